@@ -421,3 +421,32 @@ def test_preempted_ranks_save_before_they_go_on(
     assert len([*store.glob("team/train/*/rank-*/checkpoint-7/state")]) == 2
     assert until(project, "TRAINING_JOB_COMPLETED")["number"] == 1
     assert project.run("logs", "train").stdout.count("resumed") == 2
+
+
+EVALUATION = """
+  eval:
+    code: .
+    compute: {accelerator: none}
+    for_each_checkpoint: {job: train}
+    runtime: {start_commands: ["cat $BT_LOAD_CHECKPOINT_DIR/train/rank-0/*/weights"]}
+"""
+
+
+def test_each_checkpoint_is_evaluated_after_the_job(
+    project: ProjectHarness, slurm: SlurmCluster
+) -> None:
+    """The job for each checkpoint depends on the training: Slurm starts it, nobody watches."""
+    runtime = ", checkpointing_config: {enabled: true}"
+    save = "for step in 1 2 3; do mkdir $BT_CHECKPOINT_DIR/checkpoint-$step; echo $step >$BT_CHECKPOINT_DIR/checkpoint-$step/weights; done; sleep 1"  # fmt: skip
+    write(project, slurm, f'"{save}"', runtime=runtime)
+    manifest = project.directory / "trainctl.yaml"
+    manifest.write_text(manifest.read_text().replace("H100:2", "H100:1") + EVALUATION)
+    project.run("apply", "--auto-approve")
+    waiting = project.json("status", "eval")
+    wait_for(lambda: not project.json("status", "eval")["status"].endswith(("PENDING", "RUNNING", "DEPLOYING")))  # fmt: skip
+    status = project.json("status", "eval")
+
+    assert waiting["status"] == "TRAINING_JOB_PENDING"
+    assert status["status"] == "TRAINING_JOB_COMPLETED"
+    assert [(row["step"], row["status"]) for row in status["evaluations"]] == [(step, "completed") for step in (1, 2, 3)]  # fmt: skip
+    assert [line for line in project.run("logs", "eval").stdout.splitlines() if "==" not in line] == ["1", "2", "3"]  # fmt: skip

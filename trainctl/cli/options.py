@@ -203,6 +203,7 @@ class PlanningFlags:
     ] = 10
     runs: Sequence[str] = ()
     resume: bool = False
+    by: str | None = None
     repeat: str | None = None
     delete_checkpoints: Annotated[
         bool, option("--delete-checkpoints", "Also delete checkpoints")

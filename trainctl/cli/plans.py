@@ -150,7 +150,11 @@ def plan_from_flags(
 
     if flags.repeat is not None:
         return plan_rerun(workspace, plan_options.run[0], flags.repeat, survey)
-    starts = resume_starts(workspace, plan_options.run) if flags.resume else {}
+    starts = (
+        resume_starts(workspace, plan_options.run, by=flags.by)
+        if flags.resume or flags.by is not None
+        else {}
+    )
     return plan_with_resumes(workspace, plan_options, survey, starts)
 
 

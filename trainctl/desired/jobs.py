@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, replace
 from trainctl.desired.matrix import MatrixJob
 from trainctl.desired.names import (
     DeclaredNames,
     ReferringJob,
+    find_followed,
     loaded_jobs,
     resolve_dependencies,
     resolve_load_config,
@@ -37,7 +38,12 @@ from trainctl.model.specs.job_spec import (
 )
 from trainctl.model.specs.location import CheckpointsLocation
 from trainctl.model.specs.resource import Cache, CacheSpec, DesiredResource
-from trainctl.model.specs.runtime import CACHE_DIRECTORIES, RuntimeSpec
+from trainctl.model.specs.runtime import (
+    CACHE_DIRECTORIES,
+    CheckpointSelector,
+    LoadCheckpointSpec,
+    RuntimeSpec,
+)
 from trainctl.model.specs.weights import InlineWeights, default_mount, is_source
 
 
@@ -103,12 +109,23 @@ class JobBuilder:
         cluster = self.names.chosen("cluster", section.cluster, (*path, "cluster"))
         used = tuple(self._weights(name, section, path))
         self._check_mounts(section, used, path)
+        referring = ReferringJob(
+            address, project, self._projects, self._of_matrix, self.store.keep_best
+        )
         loading = resolve_load_config(
             section.runtime.load_checkpoint_config,
-            ReferringJob(address, project, self._projects, self._of_matrix),
+            referring,
             self.names,
             (*path, "runtime", "load_checkpoint_config"),
         )
+        followed = section.for_each_checkpoint
+        here = (*path, "for_each_checkpoint", "job")
+        saving = find_followed(followed.job, referring, self.names, here) if followed else None
+        if followed is not None and saving is not None:
+            self._check_followed(saving, section, here)
+            followed = replace(followed, job=str(saving))
+            load = CheckpointSelector(self._projects[saving], str(saving), optional=True)
+            loading = LoadCheckpointSpec(enabled=True, checkpoints=(load,))
         project_resource = self.resources.get(Address(Kind.PROJECT, project))
         project_name = project_resource.attributes["name"] if project_resource else project
         store = None  # of checkpoints; None if they are on the nodes, or if there are none
@@ -132,6 +149,7 @@ class JobBuilder:
             depends_on=section.depends_on or None,
             code=self._code(section, path),
             checkpoint_store=str(store) if store else None,
+            for_each_checkpoint=followed,
         )
         self._check_accelerator(section, path)
         if section.max_parallel is not None and instance is None:
@@ -143,13 +161,27 @@ class JobBuilder:
             )
         depends_on = [weights.address for weights in used]
         depends_on += [Address(Kind.CLUSTER, cluster), Address(Kind.PROJECT, project)]
-        depends_on += loaded_jobs(job.runtime, address)
+        depends_on += loaded_jobs(job.runtime, address, self._of_matrix)
         if section.runtime.cache_config.enabled and project and cluster:
             depends_on.append(self._cache_for(project, cluster, path))
             if (None, cluster) in self._caches:
                 depends_on.append(self._caches[None, cluster])
         depends_on += resolve_dependencies(section.depends_on, path, self.names, self._of_matrix)
         self._add(address, cluster, job.to_attributes(), section.lifecycle, path, set(depends_on))
+
+    def _check_followed(self, job: Address, section: Job, path: ManifestPath) -> None:
+        """Report a job without checkpoints, or with checkpoints on another cluster."""
+        other = next(other for name, other in self.declared.items() if self._address(name) == job)
+        if not other.runtime.checkpointing_config.enabled:
+            summary, fix = f"{job} saves no checkpoints", "Enable its checkpointing_config."
+        elif len(self.names.clusters) > 1 and other.cluster != section.cluster:
+            summary = f"{job} runs on another cluster"
+            fix = f"Checkpoints are evaluated where they are: use cluster: {other.cluster}."
+        else:
+            return
+        self.names.report_problem(
+            f"for_each_checkpoint: {summary}", fix, path, code="no-checkpoints"
+        )
 
     def _address(self, name: str) -> Address:
         """Return the address of a job by its key in the tree."""

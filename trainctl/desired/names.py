@@ -12,6 +12,7 @@ from trainctl.manifest.tree import ManifestNode, Path, node_at, position_of
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.diagnostics import Diagnostic, Position, did_you_mean, error
 from trainctl.model.specs.job_spec import Job
+from trainctl.model.specs.location import CheckpointRanking
 from trainctl.model.specs.runtime import (
     CheckpointReference,
     CheckpointSelector,
@@ -167,6 +168,7 @@ class ReferringJob:
     project: str
     jobs: Mapping[Address, str]
     of_matrix: Mapping[str, list[Address]]
+    ranking: CheckpointRanking | None = None
 
 
 def resolve_load_config(
@@ -185,16 +187,30 @@ def resolve_load_config(
     return LoadCheckpointSpec(section.enabled, section.download_folder, tuple(references))
 
 
-def loaded_jobs(runtime: RuntimeSpec, own: Address) -> list[Address]:
+def find_followed(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> Address | None:
+    """Return the job whose checkpoints another one evaluates; None, with a problem, if it is none."""
+    job = _find_job(text, by, names, path)
+    if job in (None, by.address) and (job or _RUN.fullmatch(text)):
+        summary = f"job: {text} is not another job"
+        names.report_problem(summary, "Name it.", path, code="invalid-dependency")
+    return None if job == by.address else job
+
+
+def loaded_jobs(
+    runtime: RuntimeSpec, own: Address, of_matrix: Mapping[str, list[Address]]
+) -> list[Address]:
     """Return the declared jobs whose checkpoints a job starts from."""
     jobs = (Address.parse(load.job) for load in runtime.loads if load.job)
-    return [address for address in jobs if address != own]
+    every = (of_matrix.get(job.name, [job]) if job.key is None else [job] for job in jobs)
+    return [address for addresses in every for address in addresses if address != own]
 
 
 def _resolve(
     reference: CheckpointReference, by: ReferringJob, names: DeclaredNames, path: Path
 ) -> CheckpointSelector:
     job_id, name = reference.job_id, reference.checkpoint_name
+    if reference.typ == "best":
+        return _best(reference, by, names, path)
     job = _find_job(job_id, by, names, (*path, "job_id")) if job_id else None
     run = job_id if job is None else None
     named = reference.project_name and slug(reference.project_name)
@@ -203,6 +219,26 @@ def _resolve(
     return CheckpointSelector(
         project, str(job) if job else None, run, name, name is None and own, reference.force
     )
+
+
+def _best(
+    reference: CheckpointReference, by: ReferringJob, names: DeclaredNames, path: Path
+) -> CheckpointSelector:
+    text = (reference.job_id or "").removesuffix("[*]").removeprefix("job.")
+    jobs = by.of_matrix.get(text)
+    job = jobs[0].group if jobs else _find_job(text, by, names, (*path, "job_id"))
+    ranking = by.ranking
+    if reference.metric:
+        ranking = CheckpointRanking(reference.metric, reference.mode)
+    if ranking is None:
+        names.report_problem(
+            "the metric of the best checkpoint is missing",
+            "Add metric: KEY, or keep_best under 'checkpoints'.",
+            path,
+            code="missing-key",
+        )
+    project = by.jobs.get(jobs[0] if jobs else job, by.project) if job else by.project
+    return CheckpointSelector(project, str(job) if job else None, metric=str(ranking))
 
 
 def _find_job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> Address | None:
@@ -216,11 +252,12 @@ def _find_job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> 
     if address is not None and address.key is None and address.name in by.of_matrix:
         # A matrix means the same combination, else its only job.
         jobs = by.of_matrix[address.name]
-        if address == by.address.group:
-            return by.address
+        same = Address(Kind.JOB, address.name, by.address.key)
+        if same in by.jobs:
+            return same
         if len(jobs) > 1:
             names.report_problem(
-                f"job_id: {address} has {len(jobs)} jobs",
+                f"{path[-1]}: {address} has {len(jobs)} jobs",
                 f"Use the name of a single job, for example {_job_text(jobs[0])!r}.",
                 path,
                 code="ambiguous-default",
@@ -229,7 +266,7 @@ def _find_job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> 
     if not _RUN.fullmatch(text):
         hint = did_you_mean(text.removeprefix("job."), [_job_text(job) for job in by.jobs])
         names.report_problem(
-            f"job_id: {text!r} is neither a job nor a run ID",
+            f"{path[-1]}: {text!r} is neither a job nor a run ID",
             f"A run ID has seven characters, as shown by trainctl status. {hint}".strip(),
             path,
             code="undeclared-name",

@@ -12,7 +12,7 @@ from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.address import Address, Kind
 
 RENAMEABLE = (Kind.PROJECT, Kind.WEIGHTS, Kind.CACHE, Kind.JOB)
-_REFERENCES = ("weights", "weight_pins", "depends_on")
+_REFERENCES = ("weights", "weight_pins", "depends_on", "for_each_checkpoint")
 """Attributes of jobs that contain addresses, besides the checkpoints to load."""
 
 Names = Mapping[Address, Address]

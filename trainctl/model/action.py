@@ -42,6 +42,7 @@ class ActionReason(StrEnum):
 
     CANNOT_UPDATE = "replace_because_cannot_update"
     BY_REQUEST = "replace_by_request"
+    FOLLOWED_RUN = "replace_because_followed_run"
     BY_TRIGGERS = "replace_by_triggers"
     NO_CONFIG = "delete_because_no_resource_config"
     RUN_FAILED = "replace_because_run_failed"

@@ -84,8 +84,13 @@ def with_contents(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
         if change.address not in plan.runs:
             continue
         job = change.job_spec
-        own = [CheckpointSelector(job.project, str(change.address))] if job.resume_from else []
-        loads = [_selected(load, change, changes, plan) for load in (*job.runtime.loads, *own)]
+        resumes = job.resume_from == "latest"
+        own = [CheckpointSelector(job.project, str(change.address))] if resumes else []
+        loads = [
+            _selected(load, change, changes, plan)
+            for load in (*job.runtime.loads, *own)
+            if not load.metric
+        ]
         if loads:
             diffs += [ContentDiff(change.address, "checkpoints", "", ", ".join(loads))]
     return replace(plan, contents=tuple(diffs))

@@ -122,6 +122,7 @@ def create_plan(
         quarantined=quarantined_nodes(state),
         policies=workspace.trust.policies,
         starts=starts or {},
+        best=_choose_best(workspace) if online else {},
         diagnostics=(
             *workspace.desired.warnings,
             *violations,
@@ -139,6 +140,16 @@ def create_plan(
         created_at=time.time(),
     )
     return _with_contents(workspace, plan, code, offline=survey.offline)
+
+
+def _choose_best(workspace: Workspace) -> dict[str, tuple[str, str]]:
+    runtimes = (job.attributes["runtime"] for job in workspace.desired.jobs())
+    configs = filter(None, (runtime.get("load_checkpoint_config") for runtime in runtimes))
+    if not any("metric" in load for config in configs for load in config["checkpoints"]):
+        return {}
+    from trainctl.operations.runs.results import choose_best  # slow to load
+
+    return choose_best(workspace)
 
 
 def _make_complete(workspace: Workspace, inputs: PlanInputs, survey: SurveyOptions) -> Plan:

@@ -204,7 +204,8 @@ def _unmet_dependency(change: Change, needed: ResourceContext | None, its: Chang
     if new or (run is not None and run.status.live):
         elsewhere = change.job_spec.cluster != its.job_spec.cluster
         return f"{needed.address} runs on cluster {its.job_spec.cluster}" if elsewhere else ""
-    if run is not None and run.status is not RunStatus.COMPLETED:
+    is_evaluated = needed.address == change.job_spec.followed_job
+    if run is not None and run.status is not RunStatus.COMPLETED and not is_evaluated:
         return f"run {run.number} of {needed.address} {ENDED[run.status]}"
     return ""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from trainctl.base.lazy_dataclass import dataclass, fields, replace
 from trainctl.model.action import Action, ActionReason
+from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun, RunRecord, RunStatus
 from trainctl.model.specs.job_spec import CodeSpec, JobSpec
@@ -25,7 +26,9 @@ from trainctl.plan.values import Change, CodeTree, RerunRequest
 
 _IN_PLACE = tuple(each.name for each in fields(JobSpec) if "in_place" in each.metadata)
 _STARTS = frozenset({"rerun_of", "resume_from"})
-NOT_CONFIGURATION = frozenset({*_IN_PLACE, *_STARTS, "code", "weight_pins", "persisted_secrets"})
+NOT_CONFIGURATION = frozenset(
+    {*_IN_PLACE, *_STARTS, "code", "weight_pins", "checkpoint_pins", "persisted_secrets"}
+)
 _NEW_RUN = frozenset({"create", "replace"})
 _FAILED = (RunStatus.DEPLOY_FAILED, RunStatus.FAILED, RunStatus.LOST)
 _REASONS = {
@@ -37,13 +40,19 @@ _LABELS = {"config": "configuration", "code": "code", "weights": "weights"}
 
 
 def desired_job_attributes(
-    context: ResourceContext, code: CodeTree | None, pins: dict[str, Any]
+    context: ResourceContext,
+    code: CodeTree | None,
+    pins: dict[str, Any],
+    best: Mapping[str, tuple[str, str]],
 ) -> dict[str, Any]:
-    """Return the desired attributes with current code and pins."""
+    """Return the desired attributes with current code and pins, and the ``best`` checkpoints that it loads."""
     job = context.resource.job_spec if context.resource else JobSpec()
     weights = [str(item.address) for item in job.weights]
+    names = [load.best_of for load in job.runtime.loads if load.metric]
+    chosen = {name: best[name][0] for name in names if name in best}
     return context.desired(
         {
+            **({"checkpoint_pins": chosen} if chosen else {}),
             "code": _code(context, job.code, code),
             "weight_pins": {address: pins.get(address) for address in weights},
         }
@@ -95,6 +104,33 @@ def with_reuse(change: Change, reused: ReusedRun | None) -> Change:
         replace_paths=(),
         outputs_after={"runs": [*runs, reused.run.to_json()]},
         reuses=reused,
+    )
+
+
+def follows_new_run(context: ResourceContext, changes: Mapping[Address, Change]) -> bool:
+    """Whether a job with no other reason for a new run has one: a new run of the job that it evaluates."""
+    change = changes.get(context.address)
+    if change is None or context.address.kind is not Kind.JOB or change.action in NEW_RUN:
+        return False
+    run, followed = context.newest_run, change.job_spec.followed_job
+    its = changes.get(followed) if followed and context.resource else None
+    if run is None or its is None:
+        return False
+    if run.status.live:
+        return False  # it follows new runs on its host
+    newest = RunRecord.from_json(its.outputs["runs"][-1]) if its.outputs.get("runs") else None
+    evaluated = {row["run"] for row in run.reported.get("evaluations") or ()}
+    is_new = newest and newest.id != run.follows and newest.checkpoint_prefix not in evaluated
+    return its.action in NEW_RUN or bool(is_new)
+
+
+def plan_follower(context: ResourceContext, today: dict[str, Any]) -> Change:
+    """Plan a new run, as the job whose checkpoints it evaluates has one."""
+    return context.make(
+        Action.REPLACE,
+        today,
+        ActionReason.FOLLOWED_RUN,
+        after_unknown={"runs": True},
     )
 
 

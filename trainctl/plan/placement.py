@@ -193,7 +193,22 @@ def with_note(inputs: PlanInputs, change: Change) -> Change:
         facts = (placement.facts for placement in rank_placements(inputs, change))
         count = max((node.usable_gpus() for node in facts if node), default=0)
         note = f"claims all GPUs of its node: {count}" if count else ""
+    for name in (
+        (change.after or {}).get("checkpoint_pins") or () if starting_changes([change]) else ()
+    ):
+        note = "; ".join(
+            filter(None, (f"loads {inputs.best[name][1]}" if name in inputs.best else "", note))
+        )
+    if starting_changes([change]) and (followed := change.job_spec.followed_job):
+        note = "; ".join(filter(None, (_evaluations_note(change, followed), note)))
     return replace(change, note="; ".join(filter(None, (change.note, note)))) if note else change
+
+
+def _evaluations_note(change: Change, followed: Address) -> str:
+    runs = map(RunRecord.from_json, reversed(change.outputs.get("runs") or ()))
+    counts = ((run, len(run.reported.get("evaluations") or ())) for run in runs)
+    about = next((f", about {count} as in run {run.number}" for run, count in counts if count), "")
+    return f"runs once for each checkpoint of {followed}{about}"
 
 
 def likely_nodes(inputs: PlanInputs, changes: Iterable[Change]) -> dict[Address, tuple[str, ...]]:

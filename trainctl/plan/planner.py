@@ -21,7 +21,14 @@ from trainctl.plan.changes import (
     with_coverage,
 )
 from trainctl.plan.deliveries import delivery_problems, delivery_rows, relay_warnings
-from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun, with_reuse
+from trainctl.plan.jobs import (
+    desired_job_attributes,
+    follows_new_run,
+    plan_follower,
+    plan_job,
+    plan_rerun,
+    with_reuse,
+)
 from trainctl.plan.placement import likely_nodes, starting_changes
 from trainctl.plan.resources import (
     DesiredValues,
@@ -138,10 +145,21 @@ def _decide_all(inputs: PlanInputs, contexts: Iterable[ResourceContext]) -> list
         if context.address.kind is Kind.WEIGHTS and context.resource is not None
     }
     planned_pins = pins(inputs, values_by_address)
-    changes = [
-        with_resumed_attempt(context, change)
+    decided = {
+        context.address: change
         for context in contexts
         if (change := _decide(inputs, context, values_by_address, planned_pins)) is not None
+    }
+    for context in contexts:
+        if follows_new_run(context, decided):
+            today = desired_job_attributes(
+                context, inputs.code.get(context.address), planned_pins, inputs.best
+            )
+            decided[context.address] = plan_follower(context, today)
+    changes = [
+        with_resumed_attempt(context, decided[context.address])
+        for context in contexts
+        if context.address in decided
     ]
     return caches.describe_removals(inputs, changes)
 
@@ -172,7 +190,7 @@ def _decide(
         reason = None if context.destroying else ActionReason.NO_CONFIG
         return context.remove(Action.DELETE, reason, stops=stops)
     if address.kind is Kind.JOB:
-        today = desired_job_attributes(context, inputs.code.get(address), planned_pins)
+        today = desired_job_attributes(context, inputs.code.get(address), planned_pins, inputs.best)
         start = inputs.starts.get(address)
         if start:
             return plan_rerun(context, today, start)

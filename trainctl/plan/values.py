@@ -275,6 +275,8 @@ class PlanInputs(ClusterFacts):
     """Reasons of quarantined nodes by id."""
     policies: tuple[PlanPolicy, ...] = ()
     starts: Mapping[Address, RerunRequest] = field(default_factory=dict)
+    best: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Chosen checkpoints, as RUN/CHECKPOINT, and what they were compared with, by name of the choice."""
     reusable: Mapping[Address, ReusedRun] = field(default_factory=dict)
     """Completed runs that new runs of these jobs would repeat."""
     batch_systems: Mapping[Address, BatchFacts] = field(default_factory=dict)

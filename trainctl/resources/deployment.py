@@ -48,7 +48,6 @@ from trainctl.resources.runs.previous_runs import (
     ReplacedRun,
     RunStart,
     find_blocking_runs,
-    possible_nodes,
 )
 from trainctl.resources.runs.run_control import RunControl
 
@@ -131,8 +130,9 @@ class Deployment:
         self._checkpoint_secrets(step, run)  # fail before any transfer
         listings = listings_of(step)
         control = RunControl(self._agents, step.lookup)
-        nodes = possible_nodes(self._cluster(step), step.job_spec)
-        blocking = find_blocking_runs(control, step.lookup, step.depends_on, nodes)
+        blocking = find_blocking_runs(
+            control, step.lookup, step.depends_on, self._cluster(step), step.job_spec
+        )
         if blocking.blocked_reason:
             raise DeferredStep(blocking.blocked_reason, "Apply again when it has completed.")
         ranks = self._place(step, run, list(listings.values()), blocking, replaced, failed)
@@ -161,6 +161,9 @@ class Deployment:
         run = replace(
             run,
             image_digest=image["digest"] if image else None,
+            follows=next(
+                (r.id for a, r in blocking.follows if a == step.job_spec.followed_job), None
+            ),
             code=step.job_spec.code.digest,
             code_archive=prepared[0].archive,
             delivered=sum(delivery.moved for delivery in deliveries),

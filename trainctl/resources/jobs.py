@@ -37,8 +37,8 @@ from trainctl.resources.runs.previous_runs import (
     find_attempted_runs,
     find_blocking_runs,
     is_active,
-    possible_nodes,
     prepare_start,
+    run_limit,
     run_name,
 )
 from trainctl.resources.runs.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
@@ -79,7 +79,7 @@ class JobHandler:
             step.key,
             created_at=time.time(),
             commit=entry_author(os.environ).commit,
-            max_duration_seconds=step.job_spec.max_duration_seconds,
+            max_duration_seconds=run_limit(step.job_spec),
             identity=step.identity,
         )
         store = self._checkpoints.place(step.lookup, step.address, step.job_spec.project, run)
@@ -198,8 +198,11 @@ def deferral_reason(change: Change, agents: Agents, lookup: Lookup) -> str:
     job = change.job_spec
     cluster = lookup(job.cluster_address)
     control = RunControl(agents, lookup)
-    nodes = possible_nodes(cluster, job)
-    blocking = find_blocking_runs(control, lookup, change.depends_on, nodes)
+    blocking = find_blocking_runs(control, lookup, change.depends_on, cluster, job)
+    pins = job.checkpoint_pins or {}
+    for load in job.runtime.loads if not blocking.blocked_reason else ():
+        if load.metric and (load.best_of not in pins or blocking.follows):
+            return f"waits: the best checkpoint of {load.job} is chosen when its runs have ended"
     if blocking.blocked_reason or cluster is None:
         return blocking.blocked_reason
     count = job.compute.node_count

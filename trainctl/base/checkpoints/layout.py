@@ -248,10 +248,12 @@ _RunT = TypeVar("_RunT")
 
 
 class Retention(NamedTuple):
-    """Checkpoints to keep: the newest, and every so many steps; all by default."""
+    """Checkpoints to keep: the newest, every so many steps, and the best; all by default."""
 
     keep_last: Optional[int] = None
     keep_every: Optional[int] = None
+    ranking: Optional[Mapping[str, Any]] = None
+    """``metric``, ``mode`` and ``count``."""
 
     def keeps(self, step: int) -> bool:
         """Return whether a checkpoint is kept because of its step."""
@@ -306,6 +308,14 @@ def newest_checkpoint(
     name = _newest_common(rows) or max(rows, key=recency_key)["name"]
     ranks = [row for row in rows if row["name"] == name]
     return newest, sorted(ranks, key=lambda row: int(row["rank"]))
+
+
+def best_names(values: Mapping[str, Optional[float]], mode: str, count: int) -> Set[str]:
+    """Return the names of the checkpoints with the best values, and of those without a value."""
+    sign = -1 if mode == "max" else 1
+    ranked = sorted((sign * value, name) for name, value in values.items() if value is not None)
+    best = {name for _, name in ranked[:count]}
+    return best | {name for name, value in values.items() if value is None}
 
 
 def expired_checkpoints(

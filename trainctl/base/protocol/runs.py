@@ -196,13 +196,30 @@ class KeyResult(TypedDict):
     max: ResultPoint
 
 
+class EvaluationRow(TypedDict):
+    """An evaluation of the checkpoint ``name`` of the run at the path ``run`` in its store.
+
+    ``status``: ``queued``, ``running``, ``completed``, ``failed``, ``interrupted`` or ``skipped``. ``values``: the last
+    value of each key that it reported.
+    """
+
+    run: str
+    name: str
+    step: int
+    status: str
+    exit_code: Optional[int]
+    error: Optional[str]
+    values: Dict[str, float]
+
+
 class RunDetails(TypedDict, total=False):
     """What a node reports of a run and its record in a state keeps; in the JSON of ``status`` by these names if not otherwise.
 
-    ``loaded``: the checkpoints it started with, ``{run, rank, name, step, version}``. ``results``: by key.
+    ``evaluations``: for each checkpoint of another job. ``loaded``: the checkpoints it started with, ``{run, rank, name, step, version}``. ``results``: by key.
     """
 
     retries: Optional[int]
+    evaluations: Optional[List[EvaluationRow]]
     loaded: Optional[List[Dict[str, Any]]]
     session: Optional[HeldSession]
     sync: UploadStatus

@@ -154,6 +154,10 @@ def run_command(
     resume: Annotated[
         bool, option("--resume", "Start from the latest complete checkpoint")
     ] = False,
+    by: Annotated[
+        str | None,
+        option("--by KEY[:max]", "Resume from the best checkpoint by this result, or JOB.KEY"),
+    ] = None,
     repeat: Annotated[
         str | None, option("--run RUN", "Repeat an earlier run with its code, weights and commands")
     ] = None,
@@ -163,14 +167,14 @@ def run_command(
     ] = NO_FLAGS,
 ) -> int:
     """Start a new run of one or more jobs with the current code, even if nothing changed."""
-    if repeat is not None and (resume or flags.settings or len(address) > 1):
+    if repeat is not None and (resume or by or flags.settings or len(address) > 1):
         raise UsageError(
             "--run can't be used with --resume, --set or several jobs",
             "Name one job, and leave out the other option.",
         )
     jobs = tuple(job_address(word) for word in address)
     names = list(map(str, jobs))
-    flags = with_(flags, targets=names, runs=names, resume=resume, repeat=repeat)
+    flags = with_(flags, targets=names, runs=names, resume=resume, by=by, repeat=repeat)
     lockfile = None if repeat is None else "readonly"
     apply_flags = with_(apply_flags, follows=follow, lockfile=lockfile)
     apply_flags.require_approval(session)

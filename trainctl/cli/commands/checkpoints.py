@@ -22,6 +22,7 @@ from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_with_trust, report_unreachable
 from trainctl.errors import UsageError
 from trainctl.inputs.serving import ServingEngine
+from trainctl.ledger.state import State
 from trainctl.model.reports import Checkpoint
 from trainctl.operations.runs import lookup
 from trainctl.operations.runs.checkpoints import (
@@ -32,6 +33,9 @@ from trainctl.operations.runs.checkpoints import (
     upload_checkpoints,
 )
 from trainctl.operations.runs.deploy import prepare_serving, write_serving
+from trainctl.operations.runs.lookup import JobRun
+from trainctl.operations.runs.results import find_best, keeps_best, ranking_of, sort_by_value
+from trainctl.operations.workspace import Workspace
 from trainctl.views.runs.checkpoints import (
     CHECKPOINT_COLUMNS,
     artifacts_json,
@@ -62,6 +66,12 @@ _SORT_KEYS: dict[CheckpointSort, Callable[[Checkpoint], Any]] = {
 }
 
 
+By = Annotated[
+    str | None,
+    option(
+        "--by KEY[:max]", "The best by this result, or JOB.KEY of evaluations [default: lowest]"
+    ),
+]
 Kept = Annotated[bool, option("--kept", "Checkpoints of destroyed jobs")]
 
 
@@ -81,6 +91,7 @@ def list_command(
             "--sort KEY", "Sort by checkpoint-id, size, created or type [default: run and step]"
         ),
     ] = None,
+    by: By = None,
     order: options.Order = options.SortOrder.ASC,
     flags: options.TrustFlags = NO_FLAGS,
     format_: options.TableFormatOption = TableFormat.TEXT,
@@ -97,15 +108,23 @@ def list_command(
             if all_kept
             else lookup.select_runs(state, lookup.job_address(address or ""), run)
         )
+        ranking = ranking_of(workspace, by) if by else None
         checkpoints, unreachable = list_checkpoints(workspace, runs)
-    checkpoints = [one for one in checkpoints if name in (None, one.name)]
+        checkpoints = [one for one in checkpoints if name in (None, one.name)]
+        values: list[float | None] | None = None
+        if ranking is not None:
+            checkpoints, values = sort_by_value(workspace, runs, checkpoints, ranking)
+    if sort is not None and by is not None:
+        raise UsageError("--sort can't be used with --by", "Remove one of them.")
     if sort is not None:
         checkpoints.sort(key=_SORT_KEYS[sort])
     if order is options.SortOrder.DESC:
         checkpoints.reverse()
-    form = checkpoints_json(checkpoints, unreachable)
+        values = values and values[::-1]
+    form = checkpoints_json(checkpoints, unreachable, values)
     several = len({job_run.job.address for job_run in runs}) > 1
-    lines = checkpoint_table(checkpoints, session.output.width, jobs=kept or several)
+    shown = (ranking.metric, values) if ranking and values else None
+    lines = checkpoint_table(checkpoints, session.output.width, jobs=kept or several, values=shown)
     print_result(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
     return report_unreachable(session, unreachable, "the checkpoints")
 
@@ -116,6 +135,7 @@ def download_command(
     name: Annotated[
         str | None, option("--name CHECKPOINT", "Checkpoint name [default: latest complete]")
     ] = None,
+    by: By = None,
     target: options.OutputDirectory = Path(),
     rank: Annotated[int, option("--rank N", "Rank that saved the checkpoint")] = 0,
     force: Force = False,
@@ -126,7 +146,7 @@ def download_command(
     """Download a checkpoint; by default, the latest complete checkpoint."""
     with open_with_trust(session, flags) as workspace:
         state = lookup.kept_state(workspace) if kept else lookup.with_unrecorded_runs(workspace)
-        job_run = lookup.find_run(state, lookup.job_address(address), run)
+        job_run, name = _choose(session, workspace, state, address, run, name, by)
         place, skipped_links, warning = download_checkpoint(
             workspace, job_run, target, name=name, rank=rank, force=force
         )
@@ -138,6 +158,27 @@ def download_command(
             f"{skipped_links_text(skipped_links)}: the target is missing or outside the checkpoint directory"
         )
     return 0
+
+
+def _choose(
+    session: CliSession,
+    workspace: Workspace,
+    state: State,
+    address: str,
+    run: str | None,
+    name: str | None,
+    by: str | None,
+) -> tuple[JobRun, str | None]:
+    """Return the run and the name of the checkpoint that is meant, the best with ``best`` or ``--by``."""
+    job = lookup.job_address(address)
+    if by is None and (name != "best" or not keeps_best(workspace)):
+        return lookup.find_run(state, job, run), name
+    if name not in (None, "best"):
+        raise UsageError(f"--by can't be used with {name}", "Remove one of them.")
+    runs = lookup.select_runs(state, job, run)
+    best = find_best(workspace, runs, ranking_of(workspace, by))
+    session.output.note(best.text)
+    return best.run, best.name
 
 
 _LONGEST_DAYS = 7
@@ -201,6 +242,7 @@ def deploy_command(
         Path | None, option("--out DIR", "Directory to write [default: serve-JOB]")
     ] = None,
     dry_run: Annotated[bool, option("--dry-run", "Print the files and write nothing")] = False,
+    by: By = None,
     base_model: Annotated[
         str | None, option("--base-model SOURCE", "Base model [default: the checkpoint's]")
     ] = None,
@@ -217,7 +259,8 @@ def deploy_command(
     """Write a directory with the weights of a checkpoint, and a manifest of a job that serves it."""
     output = session.output
     with open_with_trust(session, flags) as workspace:
-        job_run = lookup.named_run(workspace, address, run)
+        state = lookup.with_unrecorded_runs(workspace)
+        job_run, checkpoint = _choose(session, workspace, state, address, run, checkpoint, by)
         rows = checkpoints_of(workspace, job_run).rows(brief=False, of=0)
         serving = prepare_serving(
             workspace, job_run, rows, checkpoint, base_model, cluster, engine, force=force

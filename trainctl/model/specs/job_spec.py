@@ -160,6 +160,20 @@ class InteractiveSession(CheckedSection):
 
 
 @dataclass(frozen=True, slots=True)
+class ForEachCheckpoint(CheckedSection):
+    """Run the commands once for each complete checkpoint of another job, on the host that has it and
+    one after the other. The checkpoint is in ``$BT_LOAD_CHECKPOINT_DIR``."""
+
+    job: Text
+    """Job (name or address) that saves the checkpoints. In a sweep, the name of a sweep means the
+    same combination."""
+    every: Count = 1
+    """Only each so many checkpoints."""
+    newest_only: bool = False
+    """Skip checkpoints for which a newer one is complete."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobWeights:
     """Weights of a job and their mount location."""
 
@@ -262,6 +276,8 @@ class Job(CheckedSection):
     """Maximum number of concurrent runs of a sweep per host; default: as many as fit."""
     depends_on: Texts = field(default_factory=tuple)
     """Jobs whose latest runs must complete first, as ``job.NAME``; for a sweep, all its jobs."""
+    for_each_checkpoint: ForEachCheckpoint | None = field(default=None, metadata=OMIT_EMPTY)
+    """Run once for each complete checkpoint of another job."""
     priority: int = field(default=0, metadata=IN_PLACE)
     """Priority in the queue; higher values start first."""
     max_duration: BoundedDuration | None = field(default=None, metadata=IN_PLACE)
@@ -278,11 +294,20 @@ class Job(CheckedSection):
     """Lifecycle settings."""
 
     def check_keys(self, written: Set[str]) -> None:
-        """Refuse two directories of source code."""
+        """Refuse two directories of source code, and what runs for each checkpoint can't have."""
         if self.workspace.workspace_root is not None and "code" in written:
             raise validation_error(
                 "the code directory is set twice",
                 "Remove 'code' or 'workspace.workspace_root'.",
+                code="redundant-key",
+            )
+        runtime, nodes = self.runtime, self.compute.node_count
+        if self.for_each_checkpoint and (
+            nodes > 1 or self.interactive_session or runtime.load_checkpoint_config
+        ):
+            raise validation_error(
+                "for_each_checkpoint excludes several nodes, interactive_session and load_checkpoint_config",
+                "Remove one of them.",
                 code="redundant-key",
             )
 
@@ -291,7 +316,7 @@ _OTHERS = ""
 _PLAN_ORDER = (
     *("name", "project", "project_name", "cluster", "image", "compute", "runtime", "weights"),
     *("mounts", "secrets", "persisted_secrets", _OTHERS),
-    *("code", "weight_pins", "checkpoint_store", "rerun_of", "resume_from"),
+    *("code", "weight_pins", "checkpoint_pins", "checkpoint_store", "rerun_of", "resume_from"),
 )
 _PLACES = {name: place for place, name in enumerate(_PLAN_ORDER)}
 
@@ -301,7 +326,8 @@ class JobSpec(Job):
     """A desired job: defaults are filled in and references resolved.
 
     ``persisted_secrets`` are stored on the node's disk until the run starts. A plan adds ``weight_pins`` and, for a
-    run based on an earlier run, ``rerun_of`` (its id) or ``resume_from`` (``latest``). ``name`` and ``project_name`` are
+    run based on an earlier run, ``rerun_of`` (its id) or ``resume_from`` (``latest``, or RUN/CHECKPOINT).
+    ``checkpoint_pins``: the best checkpoints that it loads, as RUN/CHECKPOINT. ``name`` and ``project_name`` are
     set if they differ from the names in addresses. ``checkpoint_store``: URL and endpoint, if declared and used.
     """
 
@@ -316,6 +342,7 @@ class JobSpec(Job):
     secrets: tuple[SecretVersion, ...] = ()
     persisted_secrets: tuple[str, ...] = field(default=(), metadata=OMIT_EMPTY)
     weight_pins: Mapping[str, str | None] | None = field(default=None, metadata=OMIT_EMPTY)
+    checkpoint_pins: Mapping[str, str] | None = field(default=None, metadata=OMIT_EMPTY)
     checkpoint_store: str | None = field(default=None, metadata=_OPTIONAL_IN_PLACE)
     rerun_of: str | None = field(default=None, metadata=OMIT_EMPTY)
     resume_from: str | None = field(default=None, metadata=OMIT_EMPTY)
@@ -342,6 +369,12 @@ class JobSpec(Job):
     def cluster_address(self) -> Address:
         """Address of its cluster."""
         return Address(Kind.CLUSTER, self.cluster)
+
+    @property
+    def followed_job(self) -> Address | None:
+        """Address of the job for each of whose checkpoints it runs."""
+        section = self.for_each_checkpoint
+        return Address.parse(section.job) if section else None
 
     @property
     def in_container(self) -> bool:

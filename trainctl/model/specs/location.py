@@ -6,8 +6,9 @@ from collections.abc import Set
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.model.credentials import url_has_credential
+from trainctl.model.json_codec import OMIT_EMPTY
 from trainctl.model.source_uri import BUCKETS
 from trainctl.model.specs.auth import Auth, EndpointUrl, validate_source
 from trainctl.model.specs.checks import (
@@ -16,6 +17,7 @@ from trainctl.model.specs.checks import (
     Duration,
     Name,
     Size,
+    Text,
     check,
     listed,
     validation_error,
@@ -160,6 +162,28 @@ class StoreLocation(StateLocation):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointRanking(CheckedSection):
+    """The best checkpoints by a number that was reported at their step."""
+
+    metric: Text
+    """Key of a result, for example ``val_loss``, or ``JOB.KEY`` of a job with
+    ``for_each_checkpoint``."""
+    mode: Literal["min", "max"] = "min"
+    """Whether the lowest or the highest is the best."""
+    count: Count = 1
+    """Number of checkpoints per run."""
+
+    @classmethod
+    def read(cls, text: str) -> CheckpointRanking:
+        """Read ``KEY``, ``KEY:min`` or ``KEY:max``."""
+        key, _, mode = text.rpartition(":")
+        return cls(key, "max" if mode == "max" else "min") if mode in ("min", "max") else cls(text)
+
+    def __str__(self) -> str:
+        return f"{self.metric}:{self.mode}"
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointsLocation(Location):
     """Location and retention of checkpoints."""
 
@@ -173,6 +197,9 @@ class CheckpointsLocation(Location):
     is set."""
     keep_every: Count | None = None
     """Also keep checkpoints whose step is a multiple of this."""
+    keep_best: CheckpointRanking | None = field(default=None, metadata=OMIT_EMPTY)
+    """Also keep the best checkpoints. One whose step has no value yet is kept until it has. Its metric
+    is the default of ``best``."""
     max_rate: Size | None = None
     """Upload limit in bytes per second, for example 100MB."""
     upload_timeout: Duration = "1h"

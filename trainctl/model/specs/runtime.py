@@ -78,8 +78,8 @@ _NAMED = ("named", "baseten_named_checkpoint")
 class CheckpointReference(CheckedSection):
     """A checkpoint: the latest complete one of a project, job or run, or one by name."""
 
-    typ: Literal["latest", "named", "baseten_latest_checkpoint", "baseten_named_checkpoint"]
-    """``latest`` or ``named``; the other values are Baseten's names for them."""
+    typ: Literal["latest", "named", "best", "baseten_latest_checkpoint", "baseten_named_checkpoint"]
+    """``latest``, ``named`` or ``best``; the other values are Baseten's names for the first two."""
     checkpoint_name: Text | None = None
     """With ``named``: name of its directory, for example ``checkpoint-120``."""
     job_id: Text | None = None
@@ -89,6 +89,11 @@ class CheckpointReference(CheckedSection):
     """Project; default: that of the job, or of ``job_id``."""
     force: bool = False
     """With ``named``: use it even if it is unfinished."""
+    metric: Text | None = None
+    """With ``best``: a result of the job, or ``JOB.KEY`` of its evaluations; default: that of
+    ``keep_best``. Also of a sweep: the best of all its jobs."""
+    mode: Literal["min", "max"] = "min"
+    """With ``metric``: whether the lowest or the highest is the best."""
 
     def check_keys(self, written: Set[str]) -> None:
         """Require a name and a job for a named checkpoint; refuse what the latest can't have."""
@@ -96,6 +101,12 @@ class CheckpointReference(CheckedSection):
             raise validation_error(
                 "a named checkpoint requires checkpoint_name and job_id",
                 "Use for example {typ: named, job_id: sft, checkpoint_name: checkpoint-120}.",
+                code="missing-key",
+            )
+        if (self.typ == "best") > bool(self.job_id) or bool(self.metric) > (self.typ == "best"):
+            raise validation_error(
+                "the best checkpoint requires job_id, and only it has a metric",
+                "Use for example {typ: best, job_id: sft, metric: val_loss}.",
                 code="missing-key",
             )
         for key in ("checkpoint_name", "force") if self.typ not in _NAMED else ():
@@ -126,7 +137,8 @@ class LoadCheckpointConfig(CheckedSection):
 class CheckpointSelector:
     """A checkpoint of a project, job or run; ``name`` None means the newest.
 
-    ``optional``: the run starts also without it. ``force``: it may be unfinished.
+    ``optional``: the run starts also without it. ``force``: it may be unfinished. ``metric``, as ``KEY:MODE``: the best
+    one, which the plan chooses; ``job`` may be a sweep.
     """
 
     project: str
@@ -135,6 +147,12 @@ class CheckpointSelector:
     name: str | None = None
     optional: bool = False
     force: bool = field(default=False, metadata=OMIT_EMPTY)
+    metric: str | None = field(default=None, metadata=OMIT_EMPTY)
+
+    @property
+    def best_of(self) -> str:
+        """Name of the choice in plans."""
+        return f"{self.job} {self.metric}"
 
 
 @dataclass(frozen=True, slots=True)

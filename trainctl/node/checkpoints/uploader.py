@@ -15,6 +15,7 @@ from trainctl.base.checkpoints.layout import (
     LOOSE,
     Retention,
     age_key,
+    best_names,
     expired_checkpoints,
     folder_of,
     number_series,
@@ -40,6 +41,14 @@ from trainctl.base.points import points_json
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.throughput import RateLimiter
 from trainctl.base.units import parse_size
+from trainctl.node.checkpoints.journals import (
+    COMPLETED,
+    SYNCING,
+    UploadJournal,
+    UploadRecord,
+    is_awaited,
+    values_of,
+)
 from trainctl.node.checkpoints.metadata import (
     checkpoint_step,
     describe_checkpoint,
@@ -55,7 +64,6 @@ from trainctl.node.checkpoints.monitor import (
     SavedFile,
     list_saved,
 )
-from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal, UploadRecord
 from trainctl.node.runs.points import points_of
 from trainctl.node.runs.record import NodeRun, upload_status
 
@@ -79,7 +87,9 @@ class Uploader:
         self._run = run
         self._spec = spec
         settings, wanted = spec["store"], spec["checkpoints"]
-        self._retention = Retention(wanted["keep_last"], wanted["keep_every"])
+        self._retention = Retention(
+            wanted["keep_last"], wanted["keep_every"], wanted.get("keep_best")
+        )
         self._in_place = settings.get("url") is None
         self._target = RunCheckpoints(open_store_for(settings, data, secrets), settings["prefix"])
         self._local = data / "checkpoints" / self._target.prefix
@@ -126,6 +136,11 @@ class Uploader:
         self._retain(saved, ended=end is not None)
         self._report(remaining, next(filter(None, errors), None))
         return all(checkpoint.key in self._refused for checkpoint in remaining)
+
+    def prune(self) -> None:
+        """Apply retention after the run's end."""
+        self._load()
+        self._retain(self._saved(), ended=True)
 
     def finish(self, end: RunEnd) -> None:
         """Remove incomplete checkpoints from the store and record the run's end."""
@@ -216,7 +231,9 @@ class Uploader:
         paths = [file.path for file in checkpoint.files]
         step = checkpoint_step(checkpoint.directory, checkpoint.name, paths)
         row = {**checkpoint.row, "step": step}
-        return row in expired_checkpoints([*self._complete.values(), row], self._retention)
+        rows = [*self._complete.values(), row]
+        expired = expired_checkpoints(rows, self._retention)
+        return row in expired and row["name"] not in self._spared(rows)
 
     def _upload(
         self, checkpoint: SavedCheckpoint, writing: Set[Inode], end: Optional[RunEnd]
@@ -330,6 +347,8 @@ class Uploader:
                 if any(file.inode in targets and not file.linked for file in checkpoint.files)
             }
         expired = expired_checkpoints(rows, self._retention, leased)
+        spared = self._spared(rows, ended=ended) if expired else ()
+        expired = [row for row in expired if row["name"] not in spared]
         for manifest in [*expired, *self._replaced_files(saved)]:
             key = (manifest["rank"], manifest["name"])
             del self._complete[key]
@@ -337,6 +356,15 @@ class Uploader:
             for file in manifest["files"]:
                 self._journal.files.pop((*key, file["path"]), None)
             self._delete_unreferenced(_object_keys(manifest))
+
+    def _spared(self, rows: Sequence[CheckpointManifest], *, ended: bool = False) -> Set[str]:
+        """Names of checkpoints that are to be evaluated, or may be among the best."""
+        prefix, wanted = self._target.prefix, self._retention.ranking
+        names = {row["name"] for row in rows if is_awaited(self._run, prefix, row["name"])}
+        if wanted is not None:
+            values = values_of(self._run, prefix, rows, wanted["metric"], ended=ended)
+            names |= best_names(values, wanted["mode"], wanted["count"])
+        return names
 
     def _replaced_files(self, saved: Sequence[SavedCheckpoint]) -> List[CheckpointManifest]:
         """Return checkpoints without a directory that the trainer removed after it saved a newer one.

@@ -185,9 +185,9 @@ class PointLog:
             self._event_keys.add(name)
             points.add(value, step, at)
 
-    def begin_attempt(self) -> None:
-        """Read the lines of the next attempt from the first."""
-        self._offset, self._step, self._before = 0, None, ""
+    def begin_attempt(self, step: Optional[float] = None) -> None:
+        """Read the lines of the next attempt from the first; ``step``: of lines before any that has one."""
+        self._offset, self._step, self._before = 0, step, ""
 
     def store(self) -> None:
         """Store what was added since the last time, unless ``load`` was called; OSError changes nothing."""
@@ -286,7 +286,7 @@ def begin_attempt(run: NodeRun, times: Optional[ProgressTimes] = None) -> None:
         log.store()
     log.store()
     write_atomic(run.progress_lines, b"", durable=False)
-    log.begin_attempt()
+    log.begin_attempt(run.evaluated_step)
     log.store()
 
 

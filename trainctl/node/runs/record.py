@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
 from trainctl.base.filesystem.files import (
     PRIVATE_FILE,
@@ -87,6 +87,10 @@ class NodeRun:
         """Exit code of commands that have ended, while their shell keeps the run's place."""
         self._reserve = self.directory / "reserve"
         """Takes the disk space for recording the end while the run isn't over."""
+        self.journal_start: Optional[Callable[[], bool]] = None
+        """Records the start of one of several executions, instead of that of the run."""
+        self.evaluated_step: Optional[int] = None
+        """Step of results that name none: that of the checkpoint that is evaluated."""
         self.retains_secrets = False
         """Whether stored secrets outlive the start, as a batch system may start the run again."""
 
@@ -222,6 +226,9 @@ class NodeRun:
 
     def mark_started(self, supervisor: Mapping[str, Any]) -> bool:
         """Record the start; False if another supervisor did."""
+        if self.journal_start is not None:
+            is_own = self.supervisor == supervisor
+            return is_own and self.journal_start()
         path = self.directory / "started"
         return (
             create_exclusive(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
@@ -304,10 +311,11 @@ class NodeRun:
             elif (  # a new supervisor would need secrets; never for gangs
                 holder is not None
                 and not spec.get("gang")
-                and (secret_variables(spec) or store.get("secret"))
+                and (secret_variables(spec) or store.get("secret") or followed_job(spec))
             ):
                 status = PENDING
-                is_stored = self.stored_secrets is not None
+                needs = secret_variables(spec) or store.get("secret")
+                is_stored = not needs or self.stored_secrets is not None
                 waiting = WAITS_FOR_RESUME if is_stored else WAITS_FOR_SECRETS
                 record = {**record, "waiting": waiting, "queue": None}
         identity = {name: spec[name] for name in ("key", "id", "number", "generation", "rank")}
@@ -392,6 +400,16 @@ def with_commands(spec: RunSpec, commands: Sequence[str]) -> RunSpec:
     runtime = {**job["runtime"], "start_commands": [*commands]}
     changed: RunSpec = {**spec, "job": {**job, "runtime": runtime}}
     return changed
+
+
+def evaluation_settings(spec: RunSpec) -> Mapping[str, Any]:
+    """How the commands run for each checkpoint of another job; empty if they don't."""
+    return spec["job"].get("for_each_checkpoint") or {}
+
+
+def followed_job(spec: RunSpec) -> Optional[str]:
+    """Address of the job for each of whose checkpoints the commands run; None for other jobs."""
+    return evaluation_settings(spec).get("job")
 
 
 def prepare_commands(spec: RunSpec) -> List[str]:

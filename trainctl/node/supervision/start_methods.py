@@ -55,8 +55,9 @@ def set_secrets(request: SetSecretsRequest, emit: Emit) -> RunReport:
     if spec is None:
         raise UnknownOnNode(f"run {key} not found on the node")
     run = NodeRun(Layout(request["root"], spec.get("cache")), key)
-    secrets = run.stored_secrets if request["secrets"] is None else request["secrets"]
-    waiting_for = status_of(run)["waiting"]
+    secrets, waiting_for = request["secrets"], status_of(run)["waiting"]
+    if secrets is None and waiting_for == WAITS_FOR_RESUME:
+        secrets = run.stored_secrets or {}  # it may need none
     if secrets is not None and waiting_for in (WAITS_FOR_SECRETS, WAITS_FOR_RESUME):
         data = names.check_absolute(request["data"], "data")
         spawn(LaunchRequest(run, spec, secrets, data), emit)

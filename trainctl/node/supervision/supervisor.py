@@ -53,6 +53,7 @@ from trainctl.node.runs.points import update_results
 from trainctl.node.runs.record import (
     NodeRun,
     declared_variables,
+    followed_job,
     max_duration_seconds,
     start_commands,
     with_commands,
@@ -60,6 +61,7 @@ from trainctl.node.runs.record import (
 from trainctl.node.scheduling.allocation import NO_GPUS, Allocation
 from trainctl.node.scheduling.rank_coordination import RankCoordination, RunOutcome
 from trainctl.node.supervision.attempt_limits import DiskGuard, HeldPlace
+from trainctl.node.supervision.evaluations import EvaluationHooks, EvaluationLoop, StandIn
 from trainctl.node.system.host import kill_marked, leave_session, run_detached
 from trainctl.node.training_caches import prepare_cache, update_summary
 
@@ -146,14 +148,20 @@ class _Supervisor:
         self._sampler = Sampler(request.run, request.spec, self._progress.times)
         self._place = HeldPlace(request.run, request.spec, self._update_record)
         self._disks = DiskGuard(request.run, request.spec)
+        self._stand_in = StandIn(request.run, request.spec, lambda: _Supervisor(request).run())
 
     def run(self) -> None:
         """Claim and execute the run and record its outcome, unless it can't be claimed."""
+        self._stand_in.tend()
         if not self._run.claim():
+            self._stand_in.end()
             self._release_caller()
             return
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
+            if followed_job(self._request.spec):
+                started_at = self._run.record.get("started_at")
+                self._record = {"started_at": started_at} if started_at else {}
             if self._request.spec["job"].get("persisted_secrets"):
                 self._run.store_secrets(self._request.secrets)
             self._peers.join()
@@ -178,6 +186,7 @@ class _Supervisor:
             self._uploads.finish(record, at, hurried=hurried)
             self._end(outcome, at)
         self._release_caller()
+        self._stand_in.end()
         self._peers.close()
 
     def _run_attempts(self) -> Optional[RunOutcome]:
@@ -191,6 +200,8 @@ class _Supervisor:
         )
         if outcome is not None:
             return outcome
+        if followed_job(self._request.spec):
+            return self._evaluate_checkpoints()
         if not self._allocation.acquire():
             return RunOutcome(runs.STOPPED)
         self._report_deploying()
@@ -201,6 +212,19 @@ class _Supervisor:
         self._update_record(loaded=loaded)
         self._uploads.start_and_announce()
         return self._attempts([self._progress.times, self._sampler, self._uploads.restart_if_dead])
+
+    def _evaluate_checkpoints(self) -> Optional[RunOutcome]:
+        request = self._request
+        self._uploads.start_and_announce()
+        tend = self._stand_in.tend
+
+        def attempt(chore: Callable[[], None]) -> Optional[RunOutcome]:
+            self._report_deploying()
+            return self._attempts([self._sampler, self._uploads.restart_if_dead, tend, chore])
+
+        hooks = EvaluationHooks(attempt, self._update_record, self._report_pending, tend)
+        loop = EvaluationLoop(self._run, request.spec, request.secrets, request.data, hooks)
+        return loop.run(self._allocation)
 
     def _attempts(self, chores: List[Callable[[], None]]) -> Optional[RunOutcome]:
         number = 0
@@ -250,10 +274,12 @@ class _Supervisor:
             self._progress.serve()
             if number == 1:
                 self._clock = Stopwatch()
-                self._update_record(status=runs.RUNNING, started_at=self._clock.wall)
+                at = self._record.get("started_at", self._clock.wall)  # of the first evaluation
+                self._update_record(status=runs.RUNNING, started_at=at)
                 # If this fails, secrets are discarded again at the run's end.
                 with contextlib.suppress(OSError):
-                    self._run.discard_secrets()
+                    if not followed_job(self._request.spec):
+                        self._run.discard_secrets()
                 self._release_caller()
 
         if not self._peers.wait_to_start():

@@ -147,7 +147,7 @@ class JobRun:
 def job_address(text: str) -> Address:
     """Parse a job address, ``job.sft`` or just its name."""
     try:
-        address = Address.read(text)
+        address = Address.read(text.removesuffix("[*]"))
     except ValueError as error:
         raise UsageError(str(error)) from None
     if address.kind is not Kind.JOB:

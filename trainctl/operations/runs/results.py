@@ -1,20 +1,33 @@
-"""What runs reported and took, of a job, of a sweep, or of several."""
+"""What runs reported and took, and their checkpoints by that: of a job, of a sweep, or of several."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 
+from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.points import RunPoints
+from trainctl.errors import NodeUnreachable, TrainctlError, UsageError
 from trainctl.ledger.usage import RunUsage, run_usage
-from trainctl.model.address import Address
-from trainctl.model.reports import JobStatus, RunResult
+from trainctl.model.address import Address, Kind
+from trainctl.model.reports import Checkpoint, JobStatus, RunResult
 from trainctl.model.run import RunStatus
-from trainctl.operations.runs.lookup import find_run, with_unrecorded_runs
+from trainctl.model.specs.location import CheckpointRanking
+from trainctl.operations.runs.checkpoints import list_checkpoints
+from trainctl.operations.runs.lookup import (
+    JobRun,
+    find_run,
+    refresh_runs,
+    select_runs,
+    with_unrecorded_runs,
+)
 from trainctl.operations.runs.points import read_points
 from trainctl.operations.runs.status import all_run_statuses, is_matrix, job_statuses
 from trainctl.operations.workspace import Workspace
+from trainctl.resources.runs.run_control import runs_of
 
 
 def results_of(
@@ -74,3 +87,133 @@ def _result(status: JobStatus, cost: float | None, now: float, points: RunPoints
     if seconds is None and run.started_at is not None and run.status.live:
         seconds = max(0.0, now - run.started_at)
     return RunResult(status, seconds, cost, points)
+
+
+class BestCheckpoint(NamedTuple):
+    """The best checkpoint of some runs; ``text`` says what it was compared with, ``pin`` is RUN/CHECKPOINT."""
+
+    run: JobRun
+    name: str
+    text: str
+    pin: str
+
+
+def ranking_of(workspace: Workspace, by: str | None) -> CheckpointRanking:
+    """Return the ranking of an option, by default ``keep_best``."""
+    ranking = CheckpointRanking.read(by) if by else workspace.desired.checkpoints.keep_best
+    if ranking is None:
+        summary = "the metric of the best checkpoint is missing"
+        raise UsageError(summary, "Use --by KEY, or set keep_best of checkpoints.")
+    return ranking
+
+
+def keeps_best(workspace: Workspace) -> bool:
+    """Whether the manifest has a ranking, so that ``best`` is no name of a checkpoint."""
+    return workspace.desired.checkpoints.keep_best is not None
+
+
+def values_of(
+    workspace: Workspace,
+    runs: Sequence[JobRun],
+    checkpoints: Sequence[Checkpoint],
+    by: CheckpointRanking,
+) -> list[float | None]:
+    """Return the value of each checkpoint: the last that was reported up to its step, or at its evaluation by ``JOB.KEY``."""
+    job, _, key = by.metric.partition(".")
+    evaluated = _evaluations(workspace, job, key) if key else None
+    if evaluated is not None:
+        return [evaluated.get((checkpoint.run, checkpoint.name)) for checkpoint in checkpoints]
+    reported = read_points(workspace, runs, [by.metric])
+    points = {run.record.id: reported[run.record.key].points.get(by.metric) for run in runs}
+    return [
+        of_run.value_at(checkpoint.step)
+        if checkpoint.step is not None and (of_run := points.get(checkpoint.run)) is not None
+        else None
+        for checkpoint in checkpoints
+    ]
+
+
+def _evaluations(
+    workspace: Workspace, name: str, key: str
+) -> dict[tuple[str, str], float | None] | None:
+    """Return the values of evaluations by run and checkpoint; None if the job evaluates no checkpoints."""
+    state = workspace.ledger.state()
+    jobs = [
+        job
+        for address, job in sorted({**state.forgotten, **state.resources}.items())
+        if address.kind is Kind.JOB and address.name == name and job.job_spec.followed_job
+    ]
+    if not jobs:
+        return None
+    runs = [JobRun(job, run) for job in jobs for run in runs_of(job)]
+    values: dict[tuple[str, str], float | None] = {}
+    for run, _ in refresh_runs(workspace, runs):
+        for row in run.record.reported.get("evaluations") or ():
+            if row["status"] == "completed":
+                saved_by = row["run"].rpartition("/")[2].partition("-")[2]
+                values[saved_by, row["name"]] = row["values"].get(key)
+    return values
+
+
+def find_best(
+    workspace: Workspace, runs: Sequence[JobRun], by: CheckpointRanking
+) -> BestCheckpoint:
+    """Return the best complete checkpoint; UsageError if none has a value, NodeUnreachable if some are unknown."""
+    checkpoints, unreachable = list_checkpoints(workspace, runs)
+    if unreachable:
+        raise NodeUnreachable(f"the best checkpoint is unknown: {unreachable[0].why}")
+    partial = {(each.run, each.name) for each in checkpoints if not each.complete}
+    rows = zip(*sort_by_value(workspace, runs, checkpoints, by), strict=True)
+    valued = [
+        (checkpoint, value)
+        for checkpoint, value in rows
+        if value is not None and (checkpoint.run, checkpoint.name) not in partial
+    ]
+    if not valued:
+        raise UsageError(
+            f"no complete checkpoint has a value of {by.metric}",
+            f"Checked {len(checkpoints)} of {len(runs)} runs. Keys: trainctl results.",
+            code="checkpoint-not-found",
+        )
+    best, value = valued[0]
+    run = next(run for run in runs if run.record.id == best.run)
+    extreme = "highest" if by.mode == "max" else "lowest"
+    count = len({checkpoint.run for checkpoint, _ in valued})
+    names = {(checkpoint.run, checkpoint.name) for checkpoint, _ in valued}
+    compared = f"{extreme} of {len(names)} in {count} run{'s' if count > 1 else ''}"
+    text = f"{best.name} of run {run.record.number} ({best.run}) of {best.job}, step {best.step}"
+    text = f"{text}: {by.metric} {value:.4g}, {compared}"
+    return BestCheckpoint(run, best.name, text, f"{best.run}/{best.name}")
+
+
+def sort_by_value(
+    workspace: Workspace,
+    runs: Sequence[JobRun],
+    checkpoints: Sequence[Checkpoint],
+    by: CheckpointRanking,
+) -> tuple[list[Checkpoint], list[float | None]]:
+    """Sort checkpoints, the best first and those without a value last; return them with their values."""
+    values = values_of(workspace, runs, checkpoints, by)
+    sign = -1 if by.mode == "max" else 1
+
+    def order(row: tuple[Checkpoint, float | None]) -> tuple[float, int, int]:
+        checkpoint, value = row
+        rank = math.inf if value is None else sign * value
+        return rank, checkpoint.step or 0, checkpoint.rank
+
+    rows = sorted(zip(checkpoints, values, strict=True), key=order)
+    return [checkpoint for checkpoint, _ in rows], [value for _, value in rows]
+
+
+def choose_best(workspace: Workspace) -> dict[str, tuple[str, str]]:
+    """Return the best checkpoints that jobs of the manifest load, if all runs that save them have ended."""
+    loads = [load for job in workspace.desired.jobs() for load in job.job_spec.runtime.loads]
+    chosen: dict[str, tuple[str, str]] = {}
+    for load in {load.best_of: load for load in loads if load.metric and load.job}.values():
+        with suppress(TrainctlError):
+            runs = select_runs(workspace.ledger.state(), Address.parse(load.job or ""))
+            runs = [run for run, _ in refresh_runs(workspace, runs)]
+            if not any(run.record.status.live for run in runs):
+                best = find_best(workspace, runs, CheckpointRanking.read(str(load.metric)))
+                chosen[load.best_of] = best.pin, best.text
+    return chosen

@@ -35,9 +35,13 @@ _AT_ONCE = 8
 
 
 def resume_starts(
-    workspace: Workspace, addresses: Iterable[Address], *, lost: bool = False
+    workspace: Workspace,
+    addresses: Iterable[Address],
+    *,
+    lost: bool = False,
+    by: str | None = None,
 ) -> dict[Address, RerunRequest]:
-    """Return the starts of jobs from their newest complete checkpoints.
+    """Return the starts of jobs from their newest complete checkpoints, or from the best ``by`` a metric.
 
     The name of a matrix means all of its jobs. ``lost``: the newest runs have ended, even if recorded as live.
     TrainctlError if a job has no checkpoint.
@@ -46,6 +50,11 @@ def resume_starts(
 
     def start(address: Address) -> RerunRequest:
         run = find_run(state, address)
+        if by is not None:
+            from trainctl.operations.runs.results import find_best, ranking_of  # slow to load
+
+            best = find_best(workspace, [run], ranking_of(workspace, by))
+            return RerunRequest({RESUME: best.pin}, f"resumes from {best.text}")
         newest = find_newest_checkpoint(workspace, run.job)
         note = f"resumes from {newest.name} of run {newest.run}"
         if run.record.status.live and not lost:

@@ -72,6 +72,8 @@ def run_identities(plan: Plan, state: State) -> dict[Address, str | None]:
         if change is None or not starting_changes([change]):
             return newest.identity if newest and newest.status is RunStatus.COMPLETED else None
         job = change.job_spec
+        if job.followed_job:
+            return None  # it depends on checkpoints that are not saved yet
         if job.rerun_of:
             return next((run.identity for run in records if run.id == job.rerun_of), None)
         loaded = []

@@ -132,10 +132,15 @@ def _run_of_ranks(
         ),
         created_at=attempt.time,
         code=job.code.digest,
-        max_duration_seconds=job.max_duration_seconds,
+        max_duration_seconds=run_limit(job),
     )
     run = with_status(run, [report for _, report in by_rank])
     return replace(run, store=place(attempt.address, job.project, run))
+
+
+def run_limit(job: JobSpec) -> float | None:
+    """Return the time limit of a run; that of a job for each checkpoint limits its evaluations."""
+    return None if job.followed_job else job.max_duration_seconds
 
 
 RERUN, RESUME = "rerun_of", "resume_from"
@@ -210,9 +215,15 @@ def prepare_start(
     from trainctl.inputs.image_digests import by_digest
 
     job = step.job_spec
+    pins, loads = job.checkpoint_pins or {}, job.runtime.loads
+    if pins:
+        loads = tuple(_pinned(load, pins[load.best_of]) if load.metric else load for load in loads)
+        step = _with_checkpoints(step, loads)
     if job.resume_from:
         newest = CheckpointSelector(job.project, str(step.address))
-        return RunStart(_with_checkpoints(step, [*job.runtime.loads, newest]))
+        if job.resume_from != "latest":
+            newest = _pinned(newest, job.resume_from)
+        return RunStart(_with_checkpoints(step, [*loads, newest]))
     repeated = next((run for run in earlier if run.id == job.rerun_of), None)
     if repeated is None:
         return RunStart(step)
@@ -246,6 +257,11 @@ def prepare_start(
     return RunStart(again, repeated)
 
 
+def _pinned(load: CheckpointSelector, pin: str) -> CheckpointSelector:
+    run, _, name = pin.partition("/")
+    return CheckpointSelector(load.project, run=run, name=name)
+
+
 def _with_checkpoints(step: ApplyStep, references: Sequence[CheckpointSelector]) -> ApplyStep:
     """Return the step with checkpoints to load, which the node selects."""
     job = step.job_spec
@@ -265,10 +281,17 @@ class BlockingRuns:
 
 
 def find_blocking_runs(
-    control: RunControl, lookup: Lookup, depends_on: Iterable[Address], nodes: Iterable[str]
+    control: RunControl,
+    lookup: Lookup,
+    depends_on: Iterable[Address],
+    cluster: RecordedResource | None,
+    job: JobSpec,
 ) -> BlockingRuns:
-    """Query the dependencies of a job that may run on any of the nodes (ids)."""
-    possible = set(nodes)
+    """Query the dependencies of a job that may run on any suitable node of the cluster.
+
+    A run whose checkpoints the job evaluates may have ended in any way.
+    """
+    possible = set(_possible_nodes(cluster, job))
     jobs = [address for address in depends_on if address.kind is Kind.JOB]
     newest = {address: next(reversed(runs_of(lookup(address))), None) for address in jobs}
     observed = control.statuses([run for run in newest.values() if run and run.status.live])
@@ -280,9 +303,14 @@ def find_blocking_runs(
             continue
         run, problem = observed.get(recorded.key, ObservedRun(recorded, None))
         nodes_of_run = {rank.node for rank in run.ranks}
+        is_evaluated = address == job.followed_job
+        if is_evaluated:  # rank 0 has the checkpoints, or sees those of all ranks
+            nodes_of_run = {rank.node for rank in run.ranks[:1]}
         if problem is not None:
             blockers.append(f"{address}: {problem.summary}")
-        elif run.status.live and len(nodes_of_run) == 1 and nodes_of_run <= possible:
+        elif (is_evaluated and nodes_of_run and nodes_of_run <= possible) or (
+            run.status.live and len(nodes_of_run) == 1 and nodes_of_run <= possible
+        ):
             possible = nodes_of_run
             follows.append((address, run))
         elif run.status.live:
@@ -296,7 +324,7 @@ def find_blocking_runs(
     return BlockingRuns(blocked_reason=f"waits: {blockers[0]}{more}")
 
 
-def possible_nodes(cluster: RecordedResource | None, job: JobSpec) -> list[str]:
+def _possible_nodes(cluster: RecordedResource | None, job: JobSpec) -> list[str]:
     """Return the ids of nodes where a run may wait; none for a job on several."""
     nodes = nodes_of(cluster) if cluster else ()
     return [node.id for node in nodes] if 1 in (job.compute.node_count, len(nodes)) else []

@@ -399,7 +399,7 @@ def with_status(run: RunRecord, reports: Sequence[RunReport | None]) -> RunRecor
     )
 
 
-_LASTING = frozenset({"retries", "loaded", "sync", "results"})
+_LASTING = frozenset({"retries", "evaluations", "loaded", "sync", "results"})
 """Details that stay recorded if later reports lack them, for example of a run that its node no longer has."""
 
 

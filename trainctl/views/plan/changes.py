@@ -174,6 +174,7 @@ _REASONS = {
 _JOBS = {
     ActionReason.CANNOT_UPDATE: "must run again: its configuration has changed",
     ActionReason.BY_REQUEST: "will run again, as requested",
+    ActionReason.FOLLOWED_RUN: "will run again: the job that it evaluates has a new run",
     ActionReason.BY_TRIGGERS: "will run again: matches rerun_on",
     ActionReason.RUN_FAILED: "will run again: its last run failed and the job has changed since",
     ActionReason.DEPLOY_FAILED: "will run again: its last run could not be deployed",

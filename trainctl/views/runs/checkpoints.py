@@ -21,7 +21,7 @@ from trainctl.views.terminal.text import (
 )
 
 CHECKPOINT_COLUMNS = (
-    "job", "run", "name", "rank", "step", "type", "base_model", "bytes", "state", "created_at", "url", "skipped_links", "unfinished",
+    "job", "run", "name", "rank", "step", "type", "base_model", "bytes", "state", "created_at", "url", "skipped_links", "unfinished", "value",
 )  # fmt: skip
 
 
@@ -37,21 +37,30 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def checkpoints_json(
-    checkpoints: Sequence[Checkpoint], unreachable: Sequence[UnreachableNode]
+    checkpoints: Sequence[Checkpoint],
+    unreachable: Sequence[UnreachableNode],
+    values: Sequence[float | None] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON of ``checkpoints list``."""
+    """Return the JSON of ``checkpoints list``; ``values``: those by which they are sorted."""
     return {
         "checkpoints": [
-            {"job": checkpoint.job, **checkpoint_json(checkpoint)} for checkpoint in checkpoints
+            {"job": checkpoint.job, **checkpoint_json(checkpoint), "value": value}
+            for checkpoint, value in zip(
+                checkpoints, values or [None] * len(checkpoints), strict=True
+            )
         ],
         "unreachable": unreachable_json(unreachable),
     }
 
 
 def checkpoint_table(
-    checkpoints: Sequence[Checkpoint], width: int | None = None, *, jobs: bool = False
+    checkpoints: Sequence[Checkpoint],
+    width: int | None = None,
+    *,
+    jobs: bool = False,
+    values: tuple[str, Sequence[float | None]] | None = None,
 ) -> list[str]:
-    """Return a table of checkpoints, with a job column if ``jobs``."""
+    """Return a table of checkpoints, with a job column if ``jobs``, and the values of a key."""
     if not checkpoints:
         return ["No checkpoints."]
     has_ranks = any(checkpoint.rank for checkpoint in checkpoints)
@@ -62,6 +71,7 @@ def checkpoint_table(
             escape(checkpoint.name),
             *([str(checkpoint.rank)] if has_ranks else []),
             "" if checkpoint.step is None else str(checkpoint.step),
+            *([] if values is None else ["" if value is None else f"{value:.4g}"]),
             kind if checkpoint.lora_rank is None else f"{kind} r={checkpoint.lora_rank}",
             escape(checkpoint.base_model or ("unknown" if kind in ("full", "whisper") else "")),
             _count(checkpoint.parameters),
@@ -69,12 +79,14 @@ def checkpoint_table(
             checkpoint_state_text(checkpoint),
             format_minute(checkpoint.created_at),
         ]
-        for checkpoint in checkpoints
+        for checkpoint, value in zip(
+            checkpoints, values[1] if values else [None] * len(checkpoints), strict=True
+        )
         for kind in [checkpoint.type or ""]
     ]
     rank = ["RANK"] if has_ranks else []
     headers = [
-        *(["JOB"] if jobs else []), "RUN", "CHECKPOINT", *rank, "STEP", "TYPE", "BASE MODEL", "PARAMS", "SIZE", "STATE",
+        *(["JOB"] if jobs else []), "RUN", "CHECKPOINT", *rank, "STEP", *([escape(values[0])] if values else []), "TYPE", "BASE MODEL", "PARAMS", "SIZE", "STATE",
         "CREATED (UTC)",
     ]  # fmt: skip
     drops = ("CREATED (UTC)", "PARAMS", "BASE MODEL")

@@ -99,6 +99,7 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
     rows += [(word, f"{second(when)} UTC") for word, when in times if format_timestamp(when)]
     rows += [
+        *_evaluations(status),
         *_results(status),
         *phase_rows(status, now),
         *_transfers(run),
@@ -144,6 +145,17 @@ def _remarks(status: JobStatus) -> Iterator[tuple[str, str]]:
     if apply:
         rest = ": interrupted; the next apply resumes it" if apply.interrupted else ""
         yield "apply", f"of {escape(apply.actor)}, since {second(apply.since)} UTC{rest}"
+
+
+def _evaluations(status: JobStatus) -> Iterator[tuple[str, str]]:
+    """Yield the counts of evaluations by status, and those that did not complete."""
+    rows = status.run.reported.get("evaluations") or ()
+    counts = Counter(row["status"] for row in rows)
+    if counts:
+        yield "evaluations", ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    bad = [row for row in rows if row["status"] in ("failed", "interrupted")]
+    for row in bad[-_CHECKPOINTS:]:
+        yield row["status"], escape(f"{row['name']}: {row['error']}")
 
 
 def _results(status: JobStatus) -> Iterator[tuple[str, str]]:
