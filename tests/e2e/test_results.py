@@ -6,14 +6,12 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.node_program.nodes import all_text_below
-from tests.support.projects.project import ProjectHarness
+from tests.support.node_program.nodes import all_text_below, wait_for
+from tests.support.projects.project import ProjectHarness, processes
 from tests.support.servers.buckets import BucketServer, rclone
 
 MANIFEST = """\
@@ -89,12 +87,7 @@ def test_points_are_uploaded_with_checkpoints(fresh: ProjectHarness, bucket: Buc
     place = f"checkpoints: {{url: s3://models/points, endpoint_url: '{bucket.endpoint}', auth: {{auth_secret_name: bucket}}}}"
     write(fresh, "true", place)
     fresh.run("apply", "--auto-approve")
-    assert bucket.directory is not None
-    records: list[Path] = []
-    while len(records) < 2:
-        with suppress(FileNotFoundError):  # the server replaces files
-            found = [*bucket.directory.rglob("run.json")]
-            records = [path for path in found if "ended_at" in path.read_text()]
+    wait_for(lambda: not processes(str(fresh.nodes)))  # the runs have ended
     shutil.rmtree(fresh.nodes)
     assert_complete(fresh.json("results", "fit")["runs"])
     assert "0.001" in fresh.run("results", "fit").stdout
