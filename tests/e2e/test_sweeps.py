@@ -77,13 +77,14 @@ def test_a_sweep_from_beginning_to_end(fresh: ProjectHarness, gate: Path) -> Non
 
 
 def test_the_name_of_a_sweep_means_all_of_it(fresh: ProjectHarness, gate: Path) -> None:
-    """As a target, to run again, to stop; its log has to be that of one."""
+    """As a target, to run again, to stop, in logs; its code has to be that of one."""
     gate.touch()
     fresh.run("apply", "--auto-approve", "--target", "job.sweep", "--wait")
     assert set(fresh.actions()) == {"job.report"}
     assert set(fresh.actions("--replace", "job.sweep")) == {"job.report", *jobs(fresh, "sweep")}
 
-    asked = fresh.run("logs", "job.sweep", code=64).stderr
+    assert len(fresh.run("logs", "job.sweep").stdout.splitlines()) == 3
+    asked = fresh.run("download", "job.sweep", code=64).stderr
     assert "job.sweep has 3 jobs" in asked
 
     gate.unlink()
