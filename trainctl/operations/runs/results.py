@@ -170,11 +170,8 @@ def find_best(
         if value is not None and (checkpoint.run, checkpoint.name) not in partial
     ]
     if not valued:
-        raise UsageError(
-            f"no complete checkpoint has a value of {by.metric}",
-            f"Checked {len(checkpoints)} of {len(runs)} runs. Keys: trainctl results.",
-            code="checkpoint-not-found",
-        )
+        summary = f"no complete checkpoint has a value of {by.metric}"
+        raise UsageError(summary, "Wait until one is complete.", code="checkpoint-not-found")
     best, value = valued[0]
     run = next(run for run in runs if run.record.id == best.run)
     extreme = "highest" if by.mode == "max" else "lowest"
@@ -192,8 +189,14 @@ def sort_by_value(
     checkpoints: Sequence[Checkpoint],
     by: CheckpointRanking,
 ) -> tuple[list[Checkpoint], list[float | None]]:
-    """Sort checkpoints, the best first and those without a value last; return them with their values."""
+    """Sort checkpoints, the best first and those without a value last; return them with their values.
+
+    UsageError if none has a value.
+    """
     values = values_of(workspace, runs, checkpoints, by)
+    if checkpoints and not any(value is not None for value in values):
+        summary = f"no checkpoint has a value of {by.metric}"
+        raise UsageError(summary, "To list the keys: trainctl results.", code="unknown-result")
     sign = -1 if by.mode == "max" else 1
 
     def order(row: tuple[Checkpoint, float | None]) -> tuple[float, int, int]:

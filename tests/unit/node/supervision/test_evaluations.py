@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.machines.gpus import FakeNvidiaGpus
 from tests.support.node_program.nodes import NodeHarness, wait_for
 
 TRAIN = """\
@@ -240,3 +241,29 @@ def test_the_best_checkpoints_are_kept(node: NodeHarness, metric: str) -> None:
 
     kept = {int(path.name.partition("-")[2]) for path in (node.base / "store").rglob("rank-0/checkpoint-*") if path.is_dir()}  # fmt: skip
     assert kept == ({20, 40} if metric == "loss" else {10, 40})
+
+
+def test_evaluations_claim_gpus_one_after_the_other(
+    node: NodeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait while the training has the only GPU, and return it after each."""
+    gpus = FakeNvidiaGpus.make(node.base / "tools", 1)
+    monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
+    wanted: dict[str, Any] = {"compute": {"accelerator": "H100:1"}, "declared_gpus": None}
+    release = f"until [ -e {node.base}/go ]; do sleep 0.1; done"
+    spec = train(node, steps="10 20", **wanted)
+    spec["job"]["runtime"]["start_commands"].append(release)
+    node.start(spec)
+    show = f"echo $CUDA_VISIBLE_DEVICES >>{node.base}/seen"
+    gpu_spec = evaluate(node, then=show)
+    gpu_spec["job"]["compute"] = {**gpu_spec["job"]["compute"], **wanted["compute"]}
+    node.start({**gpu_spec, "declared_gpus": None})
+    waiting = wait_for(lambda: (text := node.status("eval-1")["waiting"]) and "GPU" in text and text)  # fmt: skip
+    (node.base / "go").touch()
+    status = node.ended("eval-1")
+
+    assert "waits for 1 of 1 GPUs, taken by PID" in waiting
+    assert [row[:2] for row in rows(status)] == [(10, "completed"), (20, "completed")]
+    assert (node.base / "seen").read_text() == "0\n0\n"
+    node.start(node.spec("true", key="later", **wanted))
+    assert node.ended("later")["status"] == "TRAINING_JOB_COMPLETED"
