@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import dataclass, field, fields
-from trainctl.base.points import RunPoints
 from trainctl.base.protocol.runs import KeyResult
 from trainctl.errors import NodeUnreachable
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
 
 if TYPE_CHECKING:
+    from trainctl.base.points import RunPoints
     from trainctl.base.protocol.weights import CachedListing
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.parallel import each
-from trainctl.base.points import RunPoints
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.inputs.environment import work_directory
 from trainctl.model.address import Address, Kind
@@ -32,9 +32,11 @@ from trainctl.operations.runs.lookup import (
     run_control,
     with_unrecorded_runs,
 )
-from trainctl.operations.runs.points import ReportedPoints, read_points
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.runs.run_control import runs_of
+
+if TYPE_CHECKING:
+    from trainctl.base.points import RunPoints
 
 _AT_ONCE = 8
 """How many runs' checkpoints are queried at the same time."""
@@ -210,6 +212,8 @@ def watch_points(
     workspace: Workspace, runs: Sequence[JobRun], keys: Sequence[str] | None, *, follow: bool
 ) -> Iterator[list[tuple[JobRun, RunPoints]]]:
     """Yield the runs with their points, of some keys or all; with ``follow`` until all have ended."""
+    from trainctl.operations.runs.points import ReportedPoints, read_points
+
     known: dict[str, ReportedPoints] = {}
     while True:
         refreshed = refresh_runs(workspace, runs)
