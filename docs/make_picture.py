@@ -1,7 +1,7 @@
-"""Record commands on the quickstart's project: ``python docs/make_picture.py``.
+"""Make the pictures of the documentation from real runs: ``python docs/make_picture.py``.
 
-The terminal becomes ``docs/assets/quickstart.svg``; the plan's HTML page ``docs/assets/plan.png``, by
-headless Chromium (Debian: chromium), without which it stays as it is.
+Commands on the quickstart's project become ``docs/assets/quickstart.svg``. Headless Chromium (Debian: chromium) takes its
+plan, ``docs/assets/plan.png``, and the page of the example ``sweep``, ``docs/assets/sweep.png``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rich.console import Console
 from rich.text import Text
 
 _ROOT = Path(__file__).resolve().parents[1]
-_QUICKSTART = _ROOT / "examples" / "quickstart"
-_PICTURE = _ROOT / "docs" / "assets" / "quickstart.svg"
-_PAGE = _ROOT / "docs" / "assets" / "plan.png"
-_PAGE_SIZE = "900,900"
+_ASSETS = _ROOT / "docs" / "assets"
+_PLAN_SIZE = (900, 1180)
+_SWEEP_SIZE = (1000, 770)
 _COLUMNS, _ROWS = 88, 60
 _PREPARE = ("apply", "--auto-approve", "--wait")
+_DESTROY = ("destroy", "--auto-approve", "--stop-running")
 _SHOWN = (
     ("plan", "--var", "lr=2.0", "--out", "plan.bin"),
     ("apply", "plan.bin", "--wait"),
@@ -41,38 +41,64 @@ _FONT = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
 def main() -> None:
-    """Run the commands in a temporary directory and write the picture."""
+    """Run the commands in temporary directories and write the pictures."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        raise SystemExit("chromium is missing: apt-get install chromium")
     with tempfile.TemporaryDirectory() as top:
-        project = Path(top, "project")
-        project.mkdir()
-        for name in ("trainctl.yaml", "src", "weights"):
-            copy = shutil.copytree if (_QUICKSTART / name).is_dir() else shutil.copy
-            copy(_QUICKSTART / name, project / name)
-        homes = {f"XDG_{name}_HOME": str(Path(top, name)) for name in ("DATA", "CACHE", "CONFIG")}
-        environment = {**os.environ, **homes, "TERM": "xterm-256color"}
-        environment.pop("CI", None)
-        try:
-            _run(_PREPARE, project, environment)
-            screen = "\n".join(
-                f"\x1b[1m$ trainctl {' '.join(words)}\x1b[0m\n{_run(words, project, environment)}"
-                for words in _SHOWN
-            )
-            page = _run(("plan", "--var", "lr=3.0", "--format", "html"), project, environment)
-        finally:
-            _run(("destroy", "--auto-approve", "--stop-running"), project, environment)
-    _PICTURE.parent.mkdir(exist_ok=True)
-    _PICTURE.write_text(_svg(screen), encoding="utf-8")
-    if browser := shutil.which("chromium"):
-        _take_screenshot(browser, page)
+        directory = Path(top)
+        _take_quickstart(directory, browser)
+        _take_sweep(directory, browser)
 
 
-def _take_screenshot(browser: str, page: str) -> None:
-    with tempfile.TemporaryDirectory() as top:
-        file = Path(top, "plan.html")
-        file.write_text(page, encoding="utf-8")
-        flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync")
-        size, target = f"--window-size={_PAGE_SIZE}", f"--screenshot={_PAGE}"
-        command = [browser, *flags, f"--user-data-dir={top}/profile", size, target, file.as_uri()]
+def _take_quickstart(top: Path, browser: str) -> None:
+    project, environment = _copy_example("quickstart", top)
+    try:
+        _run(_PREPARE, project, environment)
+        screen = "\n".join(
+            f"\x1b[1m$ trainctl {' '.join(words)}\x1b[0m\n{_run(words, project, environment)}"
+            for words in _SHOWN
+        )
+        page = _run(("plan", "--var", "lr=3.0", "--format", "html"), project, environment)
+    finally:
+        _run(_DESTROY, project, environment)
+    (_ASSETS / "quickstart.svg").write_text(_svg(screen), encoding="utf-8")
+    file = top / "plan.html"
+    file.write_text(page, encoding="utf-8")
+    _take_screenshot(browser, file, "plan.png", _PLAN_SIZE)
+
+
+def _take_sweep(top: Path, browser: str) -> None:
+    project, environment = _copy_example("sweep", top)
+    site = top / "site"
+    try:
+        _run(_PREPARE, project, environment)
+        _run(("ui", "--out", str(site)), project, environment)
+    finally:
+        _run(_DESTROY, project, environment)
+    _take_screenshot(browser, site / "jobs" / "fit.html", "sweep.png", _SWEEP_SIZE)
+
+
+def _copy_example(name: str, top: Path) -> tuple[Path, dict[str, str]]:
+    """A project with homes of its own, and its environment."""
+    project = top / name / "project"
+    shutil.copytree(_ROOT / "examples" / name, project)
+    homes = {f"XDG_{home}_HOME": str(top / name / home) for home in ("DATA", "CACHE", "CONFIG")}
+    environment = {**os.environ, **homes, "TERM": "xterm-256color"}
+    environment.pop("CI", None)
+    return project, environment
+
+
+def _take_screenshot(browser: str, page: Path, name: str, size: tuple[int, int]) -> None:
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync")
+    width, height = size
+    shot = (
+        f"--window-size={width},{height}",
+        "--hide-scrollbars",
+        f"--screenshot={_ASSETS / name}",
+    )
+    with tempfile.TemporaryDirectory() as profile:
+        command = [browser, *flags, f"--user-data-dir={profile}", *shot, page.as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 

@@ -61,6 +61,20 @@ def test_lora(fresh: ProjectHarness) -> None:
     ]
 
 
+def test_sweep(fresh: ProjectHarness) -> None:
+    """Train, evaluate each checkpoint, name the best one and write what serves it."""
+    fresh.run("init", "--example", "sweep")
+    edit(fresh, "lr: [0.1, 0.3, 1.0]", "lr: [0.1]")
+    fresh.run("apply", "--auto-approve", "--wait")
+    by = ("--by", "evaluate.test_loss")
+    listed = fresh.json("checkpoints", "list", "job.fit", *by)["checkpoints"]
+    best = listed[0]
+    written = fresh.run("checkpoints", "deploy", "job.fit", *by, "--out", "served").stdout
+    assert len(listed) == 12
+    assert (best["job"], best["step"]) == ('job.fit["lr=0.1,seed=2"]', 200)
+    assert "Wrote served/model: checkpoint-200, full, 3 files" in written
+
+
 def edit(project: ProjectHarness, old: str, new: str) -> None:
     path = project.directory / "trainctl.yaml"
     assert old in path.read_text()

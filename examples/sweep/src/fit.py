@@ -1,30 +1,27 @@
-"""Fit a line by stochastic gradient descent; the loss goes into the training cache, the line into a checkpoint."""
+"""Fit the model by stochastic gradient descent; report the loss of both texts and save, every 50 steps."""
 
-import argparse
 import json
 import os
-import pathlib
 import random
+import sys
+from pathlib import Path
 
-STEPS = 2000
+from bigram import SIZE, chances, loss_of, pairs_of, read_texts, save
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float, required=True)
-parser.add_argument("--seed", type=int, required=True)
-given = parser.parse_args()
-choose = random.Random(given.seed)  # noqa: S311 - the same seed is to give the same line
-cache = pathlib.Path(os.environ["BT_PROJECT_CACHE_DIR"])
-points = json.loads((cache / "points.json").read_text())
-slope, offset = choose.random(), choose.random()
-for _ in range(STEPS):
-    x, y = choose.choice(points)
-    error = slope * x + offset - y
-    slope -= given.lr * error * x
-    offset -= given.lr * error
-loss = sum((slope * x + offset - y) ** 2 for x, y in points) / len(points)
-checkpoint = pathlib.Path(os.environ["BT_CHECKPOINT_DIR"]) / f"checkpoint-{STEPS}"
-checkpoint.mkdir(parents=True)
-(checkpoint / "line.json").write_text(json.dumps({"slope": slope, "offset": offset}))
-result = {"lr": given.lr, "seed": given.seed, "loss": loss}
-(cache / f"loss-{given.lr}-{given.seed}.json").write_text(json.dumps(result))
-print(f"loss {loss:.4f}")
+STEPS, SAVE_EVERY, BATCH = 300, 50, 32
+lr, seed = float(sys.argv[1]), int(sys.argv[2])
+
+choose = random.Random(seed)  # noqa: S311 - the same seed is to give the same model
+train = pairs_of(read_texts()["train"])
+model = [[choose.gauss(0, 1) for _ in range(SIZE)] for _ in range(SIZE)]
+with Path(os.environ["TRAINCTL_PROGRESS"]).open("a") as progress:
+    for step in range(1, STEPS + 1):
+        for before, after in choose.choices(train, k=BATCH):
+            for index, chance in enumerate(chances(model[before])):
+                model[before][index] -= lr * (chance - (index == after))
+        if step % 10 == 0:
+            report = {"step": step, "total": STEPS, "loss": loss_of(model, train)}
+            print(json.dumps(report), file=progress, flush=True)
+        if step % SAVE_EVERY == 0:
+            save(model, Path(os.environ["BT_CHECKPOINT_DIR"]) / f"checkpoint-{step}")
+            print(f"saved checkpoint-{step}", flush=True)

@@ -23,7 +23,7 @@ def test_files_that_exist_are_kept(tmp_path: Path) -> None:
     (tmp_path / "src" / "fit.py").write_text("mine")
     first = write_example("sweep", tmp_path)
     assert first.existing == ["src/fit.py", "trainctl.yaml"]
-    assert first.written == ["src/best.py", "src/make_data.py"]
+    assert first.written == ["src/bigram.py", "src/data.py", "src/evaluate.py"]
     assert (tmp_path / "src" / "fit.py").read_text() == "mine"
     assert not (tmp_path / "elsewhere").exists()
     assert write_example("sweep", tmp_path).written == []

@@ -17,7 +17,7 @@ EXAMPLES: Mapping[str, str] = {
     "two-hosts": "One process on each of two SSH hosts",
     "lora": "LoRA fine-tuning with transformers and PEFT",
     "torchrun": "DistributedDataParallel on two SSH hosts, started by torchrun",
-    "sweep": "A matrix of settings, two runs at a time, then the best of them",
+    "sweep": "A matrix of settings, each checkpoint evaluated, then the best of them",
     "slurm": "A run on two nodes of a Slurm cluster",
     "terraform": "Machines of any cloud, by a Terraform or OpenTofu module",
 }
