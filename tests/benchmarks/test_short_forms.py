@@ -27,6 +27,11 @@ SHORT = [
         "ratio to the directory",
     ),
     ("far_sources", ["--sources", "8", "--rounds", "1"], "requests a source"),
+    (
+        "ui_pages",
+        ["--jobs", "3", "--runs", "2", "--charts", "2", "--points", "2000"],
+        "ratio to the limit",
+    ),
     ("log_follow", ["--seconds", "2", "--rounds", "1"], "limit"),
     ("status_hosts", ["--hosts", "3", "--runs", "2", "--login", "0", "--rounds", "1"], "limit"),
     ("warm_delivery", [], "tree to mount"),

@@ -15,7 +15,6 @@ from markupsafe import Markup
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.errors import TrainctlError
 from trainctl.ledger.entries import Entry
-from trainctl.ledger.history import HistoryRow, history_rows
 from trainctl.ledger.state import State
 from trainctl.ledger.usage import RunUsage, run_usage, usage_rows
 from trainctl.manifest.files import manifest_files
@@ -118,15 +117,9 @@ class PageRenderer:
 
     def usage(self) -> QueryResult[list[RunUsage]]:
         """Return what all runs used."""
-        return self._folded("usage", run_usage)
+        return self.folded("usage", run_usage)
 
-    def history(self) -> QueryResult[list[HistoryRow]]:
-        """Return the history of changes."""
-        return self._folded("history", history_rows)
-
-    def _folded(
-        self, name: str, fold: Callable[[Iterable[Entry]], list[T]]
-    ) -> QueryResult[list[T]]:
+    def folded(self, name: str, fold: Callable[[Iterable[Entry]], list[T]]) -> QueryResult[list[T]]:
         """Return a result over all entries of the state, made again when there are more."""
         ledger = self.workspace.ledger
         key = (name, ledger.state().lineage, ledger.known().position)

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainctl.base.points import KeyPoints
 from trainctl.errors import NodeError, TrainctlError, UsageError
-from trainctl.ledger.history import HistoryRow
+from trainctl.ledger.history import HistoryRow, history_rows
 from trainctl.manifest.checkout import run_git
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import DeliveryRecord
@@ -60,7 +60,7 @@ def run_page(site: PageRenderer, run_id: str, query: Query) -> str:
         ("checkpoints", run_id), lambda _: known_checkpoints(workspace, run)[0], list, final=ended
     )
     samples, points = _samples(site, run, ended=ended), _points(site, [run])
-    log, history = _log(site, run, query, ended=ended), site.history()
+    log, history = _log(site, run, query, ended=ended), site.folded("history", history_rows)
     site.queries.settle(checkpoints, samples, points, log, history)
     width, reported = _width(query), _of_run(points.value, record)
     charts = [{"title": key, "lines": [line_json(key, of_key.columns(), width)]} for key, of_key in reported.items()]  # fmt: skip

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import uvicorn
@@ -31,6 +32,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+UVICORN: dict[str, Any] = {"log_level": "error", "access_log": False, "lifespan": "off"}
 _STATIC = {
     "ui.js": ("trainctl.ui", "text/javascript"),
     "icon.svg": ("trainctl.ui", "image/svg+xml"),
@@ -84,29 +86,14 @@ class PageApplication:
         return secrets.compare_digest(text.encode(), self._token.encode())
 
 
-class PageServer:
-    """Serves the pages of a site on 127.0.0.1."""
-
-    def __init__(self, site: PageRenderer) -> None:
-        self._site = site
-        self._server: uvicorn.Server | None = None
-
-    def run(self, port: int, announce: Callable[[str], None]) -> None:
-        """Serve until Ctrl-C or ``stop``; ``announce`` gets the URL with the token."""
-        with socket.create_server((ADDRESS, port)) as listener:
-            port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
-            app = PageApplication(self._site, token, f"trainctl_{port}")
-            self._server = uvicorn.Server(
-                uvicorn.Config(app, log_level="error", access_log=False, lifespan="off")
-            )
-            self._site.state()  # the first page needs it
-            announce(f"http://{ADDRESS}:{port}/?token={token}")
-            self._server.run([listener])
-
-    def stop(self) -> None:
-        """End serving, from another thread."""
-        if self._server is not None:
-            self._server.should_exit = True
+def serve(site: PageRenderer, port: int, announce: Callable[[str], None]) -> None:
+    """Serve pages on 127.0.0.1 until Ctrl-C; ``announce`` gets the URL with the token."""
+    with socket.create_server((ADDRESS, port)) as listener:
+        port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
+        app = PageApplication(site, token, f"trainctl_{port}")
+        site.usage()  # takes longest of what the first page needs, and asks no host
+        announce(f"http://{ADDRESS}:{port}/?token={token}")
+        uvicorn.Server(uvicorn.Config(app, **UVICORN)).run([listener])
 
 
 def export(site: PageRenderer, folder: Path) -> int:

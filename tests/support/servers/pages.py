@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.support.projects.project import ProjectHarness
 from trainctl.model.redaction import Redactor
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
 from trainctl.ui.pages import PageRenderer
-from trainctl.ui.server import PageServer
+from trainctl.ui.server import ADDRESS, UVICORN, PageApplication
 
 CHROMIUM = "chromium-headless-shell"
 
@@ -37,17 +38,19 @@ def site_of(project: ProjectHarness, patience: float | None = None) -> PageRende
 
 @contextmanager
 def served(site: PageRenderer) -> Iterator[str]:
-    """Serve a site; the URL with the token."""
-    urls = SimpleQueue[str]()
-    server = PageServer(site)
-    thread = threading.Thread(target=server.run, args=(0, urls.put), name="pages")
-    thread.start()
-    try:
-        yield urls.get(timeout=20)
-    finally:
-        server.stop()
-        thread.join(20)
-        site.close()
+    """Serve pages from a thread; the URL with the token."""
+    with socket.create_server((ADDRESS, 0)) as listener:
+        port = listener.getsockname()[1]
+        app = PageApplication(site, "the-token", f"trainctl_{port}")
+        server = uvicorn.Server(uvicorn.Config(app, **UVICORN))
+        thread = threading.Thread(target=server.run, args=([listener],), name="pages")
+        thread.start()
+        try:
+            yield f"http://{ADDRESS}:{port}/?token=the-token"
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            site.close()
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def ui_command(
     """
     try:
         from trainctl.ui.pages import PageRenderer
-        from trainctl.ui.server import PageServer, export
+        from trainctl.ui.server import export, serve
     except ModuleNotFoundError as error:
         raise missing_extra("trainctl ui", str(error.name), "ui") from None
 
@@ -51,7 +51,7 @@ def ui_command(
             session.output.print(f"Wrote {export(site, out)} pages to {out}.")
             return 0
         with suppress(KeyboardInterrupt):
-            PageServer(site).run(port, announce)
+            serve(site, port, announce)
     except OSError as error:
         place = f"port {port}" if out is None else str(out)
         raise StorageError(f"cannot use {place}: {error.strerror}") from error

@@ -66,23 +66,14 @@ def preformatted(lines: Iterable[str]) -> str:
 def html_page(title: str, body: Sequence[str]) -> list[str]:
     """Return a complete HTML page; ``body`` is HTML."""
     style = FilePath(__file__).with_name("page.css").read_text()
-    return [
-        "<!doctype html>",
-        HTML_MARK,
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        f"<title>{html_text(title)}</title>",
-        f"<style>\n{style}</style>",
-        "</head>",
-        "<body>",
-        f"<h1>{html_text(title)}</h1>",
-        *body,
-        "</body>",
-        "</html>",
-    ]
+    head = f"""<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{html_text(title)}</title>
+<style>
+{style}</style>"""
+    start = ["<!doctype html>", HTML_MARK, '<html lang="en">', "<head>", head, "</head>", "<body>"]
+    return [*start, f"<h1>{html_text(title)}</h1>", *body, "</body>", "</html>"]
 
 
 def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
