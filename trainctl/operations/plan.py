@@ -132,13 +132,7 @@ def create_plan(
             *nodes.diagnostics,
         ),
     )
-    by = entry_author(workspace.settings.environ)
-    plan = replace(
-        _make_complete(workspace, inputs, survey),
-        author=by.actor,
-        commit=by.commit,
-        created_at=time.time(),
-    )
+    plan = _make_complete(workspace, inputs, survey)
     return _with_contents(workspace, plan, code, offline=survey.offline)
 
 
@@ -153,7 +147,7 @@ def _choose_best(workspace: Workspace) -> dict[str, tuple[str, str]]:
 
 
 def _make_complete(workspace: Workspace, inputs: PlanInputs, survey: SurveyOptions) -> Plan:
-    """Make a plan with what is reused, the machines of providers and what policies say."""
+    """Make a plan with what is reused, the machines of providers, what policies say, and its author."""
     online = survey.refresh and not survey.offline
     resolved = partial(_make_plan, workspace, offline=survey.offline)
     make = partial(plan_with_reuse, workspace, make=resolved, queries=online)
@@ -164,7 +158,9 @@ def _make_complete(workspace: Workspace, inputs: PlanInputs, survey: SurveyOptio
         plan = plan_with_machines(workspace, inputs, make, offline=survey.offline)
     else:
         plan = make(inputs)
-    return with_policies(workspace, plan)
+    by = entry_author(workspace.settings.environ)
+    plan = with_policies(workspace, plan)
+    return replace(plan, author=by.actor, commit=by.commit, created_at=time.time())
 
 
 def _without_reported(
