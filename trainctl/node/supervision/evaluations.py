@@ -149,7 +149,7 @@ class EvaluationLoop:
                 allocation.release()
                 if isinstance(error, TrainctlError) and not error.retryable:
                     raise
-                self._hooks.pending(f"waits, as a request failed: {error}", None)
+                self._hooks.pending(f"waits, as a request failed: {_summary(error)}", None)
                 pause = _BUCKET_POLL_SECONDS
         return RunOutcome(runs.STOPPED)
 
@@ -167,7 +167,7 @@ class EvaluationLoop:
         except TrainctlError as error:
             if error.retryable:
                 raise
-            outcome: Optional[RunOutcome] = RunOutcome(runs.FAILED, error=error.summary)
+            outcome: Optional[RunOutcome] = RunOutcome(runs.FAILED, error=_summary(error))
         else:
             outcome = self._attempt(row)
         if outcome is not None:
@@ -194,7 +194,7 @@ class EvaluationLoop:
                 stream.write(f"==> {row['name']}, step {row['step']} <==\n")
             return self._hooks.attempt(self._find_meanwhile)
         except (TrainctlError, OSError) as error:
-            return RunOutcome(runs.FAILED, error=str(error))
+            return RunOutcome(runs.FAILED, error=_summary(error))
 
     def _find_meanwhile(self) -> None:
         """Find checkpoints that are complete during an evaluation, unless that needs requests."""
@@ -221,8 +221,8 @@ class EvaluationLoop:
                 parts.setdefault(manifest["name"], []).append(manifest)
             for name, ranks in parts.items():
                 key = (spec["store"]["prefix"], name)
-                # the slowest rank may still upload its part of the newest one
-                is_whole = is_over or name != [*parts][-1] or len(ranks) >= self._ranks(spec)
+                # another rank may still upload its part
+                is_whole = is_over or len(ranks) >= self._ranks(spec)
                 if is_whole and key not in self._journal.rows and _is_evaluated(ranks):
                     is_due = (len(self._journal.rows) + 1) % self._settings["every"] == 0
                     row = {"run": key[0], "name": name, "step": ranks[0]["step"], **_NEW}
@@ -232,8 +232,8 @@ class EvaluationLoop:
         return all(run.key in self._over for run, _ in self._followed)
 
     def _list_followed(self) -> List[Tuple[NodeRun, RunSpec]]:
-        keys = {each["key"] for each in self._spec["follows"]}
         job = (self._spec["lineage"], followed_job(self._spec))
+        keys = {each["key"] for each in self._spec["follows"] if each["address"] == job[1]}
         of_job = [
             (run, spec)
             for run, spec in list_specs(self._run.layout)
@@ -298,6 +298,10 @@ class EvaluationLoop:
         count = len(bad) + len(self._rows("completed"))
         text = f"{len(bad)} of {count} evaluations did not complete: {names}"
         return RunOutcome(runs.FAILED, code, text)
+
+
+def _summary(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _is_evaluated(ranks: List[CheckpointManifest]) -> bool:

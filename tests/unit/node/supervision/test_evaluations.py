@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,24 @@ def test_evaluations_claim_gpus_one_after_the_other(
     assert (node.base / "seen").read_text() == "0\n0\n"
     node.start(node.spec("true", key="later", **wanted))
     assert node.ended("later")["status"] == "TRAINING_JOB_COMPLETED"
+
+
+def test_a_checkpoint_waits_for_the_parts_of_all_ranks(node: NodeHarness) -> None:
+    """Until the training has ended; other runs that the job depends on are not evaluated."""
+    store = {"url": f"file://{node.base}/store", "prefix": PREFIX.format(key="train-1"), "debounce_seconds": 0, "idle_seconds": 1}  # fmt: skip
+    node.start({**train(node, steps="5", key="data"), "address": "job.data"})
+    node.ended("data")
+    release = f"until [ -e {node.base}/go ]; do sleep 0.1; done"
+    spec = {**train(node, steps="10 20", group_size=2), "store": store}
+    spec["job"]["runtime"]["start_commands"].append(release)
+    node.start(spec)
+    follows = [{"key": "data", "address": "job.data"}, {"key": "train-1", "address": "job.train"}]
+    node.start({**evaluate(node), "follows": follows, "store": store})
+    manifest = node.base / "store" / PREFIX.format(key="train-1") / ".complete/rank-0/checkpoint-20.json"  # fmt: skip
+    wait_for(manifest.exists)
+    time.sleep(2)
+    before = node.status("eval-1")["evaluations"]
+    (node.base / "go").touch()
+
+    assert not before
+    assert [row[:2] for row in rows(node.ended("eval-1"))] == [(10, "completed"), (20, "completed")]
