@@ -47,6 +47,10 @@ jobs:
       start_commands: ["python3 train.py 30"]
       environment_variables: {LR: "${{ matrix.lr }}"}
       checkpointing_config: {enabled: true}
+  check:
+    code: ./src
+    for_each_checkpoint: {job: train}
+    runtime: {start_commands: ['echo "{\\"score\\": 0.75}" >> $TRAINCTL_PROGRESS']}
   broken: {code: ./src, runtime: {start_commands: ["exit 3"]}}
 """
 TRAIN = """\
@@ -370,3 +374,16 @@ def test_without_javascript_tables_and_search_work(demo: ProjectHarness, browser
         shown.open(f"runs/{run_of(demo, 'train')}?q=step+11")
         assert page.locator(".log > div").count() == 1
         assert shown.faults == []
+
+
+def test_evaluations_stand_beside_their_checkpoints(demo: ProjectHarness, shown: Visit) -> None:
+    def is_evaluated() -> bool:
+        rows = demo.json("status", "check")["evaluations"] or ()
+        return any(row["status"] == "completed" for row in rows)
+
+    wait_for(is_evaluated, 60)
+    shown.open(f"runs/{run_of(demo, 'train')}")
+    assert "check.score" in shown.text("#checkpoints thead")
+    assert "\t0.75\t" in shown.text("#checkpoints tbody")
+    shown.open(f"runs/{run_of(demo, 'check')}")
+    assert "score 0.75" in shown.text("#evaluations")

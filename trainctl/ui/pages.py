@@ -144,7 +144,7 @@ class PageRenderer:
 
     def start(self) -> str:
         """Return the first page."""
-        statuses, nodes, runs = self._statuses(), self._nodes(), self.usage()
+        statuses, nodes, runs = self.statuses(), self._nodes(), self.usage()
         self.queries.settle(statuses, nodes, runs)
         groups: dict[Address, list[JobStatus]] = {}
         for status in statuses.value:
@@ -205,7 +205,9 @@ class PageRenderer:
             "body": Markup(self._redact("\n".join(plan_body(plan, time.time())))),  # noqa: S704 - escaped
         }
 
-    def _statuses(self) -> QueryResult[list[JobStatus]]:
+    def statuses(self) -> QueryResult[list[JobStatus]]:
+        """Return the status of each job's newest run."""
+
         def query(*, refresh: bool = True) -> list[JobStatus]:
             return brief_statuses(self.workspace, [*newest_runs(self.state())], refresh=refresh)
 

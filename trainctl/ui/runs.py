@@ -61,12 +61,14 @@ def run_page(site: PageRenderer, run_id: str, query: Query) -> str:
     )
     samples, points = _samples(site, run, ended=ended), _points(site, [run])
     log, history = _log(site, run, query, ended=ended), site.folded("history", history_rows)
-    site.queries.settle(checkpoints, samples, points, log, history)
+    statuses = site.statuses()
+    site.queries.settle(checkpoints, samples, points, log, history, statuses)
+    evaluated = _evaluated(record, statuses.value)
     width, reported = _width(query), _of_run(points.value, record)
     charts = [{"title": key, "lines": [line_json(key, of_key.columns(), width)]} for key, of_key in reported.items()]  # fmt: skip
     return site.render(
         "run",
-        (status, checkpoints, samples, points, log, history),
+        (status, checkpoints, samples, points, log, history, statuses),
         depth=1,
         status=status.value,
         run=record,
@@ -75,7 +77,8 @@ def run_page(site: PageRenderer, run_id: str, query: Query) -> str:
         facts=[*_run_facts(status.value, [row for row in history.value if row.run == run_id])],
         checkpoints=checkpoints.value,
         reported=reported,
-        numbered=[f"#{key}" for key in reported],
+        evaluated=evaluated,
+        numbered=[f"#{key}" for key in (*reported, *evaluated)],
         deliveries=[DeliveryRecord.from_json(row) for row in record.deliveries],
         lines=log.value[1],
         warnings=log.value[2],
@@ -166,6 +169,17 @@ def _points(site: PageRenderer, runs: Sequence[JobRun]) -> QueryResult[Points]:
 
 def _of_run(points: Points, run: RunRecord) -> Mapping[str, KeyPoints]:
     return dict(sorted(points[run.key].points.items())) if run.key in points else {}
+
+
+def _evaluated(run: RunRecord, statuses: Sequence[JobStatus]) -> dict[str, dict[str, float]]:
+    """Return what other jobs evaluated of a run's checkpoints: values by key and checkpoint."""
+    found: dict[str, dict[str, float]] = {}
+    for status in statuses:
+        for row in status.run.reported.get("evaluations") or ():
+            if row["run"].rpartition("/")[2] == run.checkpoint_prefix.rpartition("/")[2]:
+                for key, value in row["values"].items():
+                    found.setdefault(f"{status.address.name}.{key}", {})[row["name"]] = value
+    return found
 
 
 def _samples(site: PageRenderer, run: JobRun, *, ended: bool) -> QueryResult[list[RankSample]]:
