@@ -137,7 +137,6 @@ class PageRenderer:
             policy=POLICY,
             project=", ".join(projects),
             problems=dict.fromkeys(answer.problem for answer in answers if answer.problem),
-            pending=any(not answer.known and not answer.problem for answer in answers),
             now=time.time(),
             **variables,
         )
@@ -145,19 +144,18 @@ class PageRenderer:
     def start(self) -> str:
         """Return the first page."""
         statuses, nodes, runs = self.statuses(), self._nodes(), self.usage()
-        self.queries.settle(statuses, nodes, runs)
+        pending = self.queries.settle(statuses, nodes, runs)
         groups: dict[Address, list[JobStatus]] = {}
         for status in statuses.value:
             groups.setdefault(status.address.group, []).append(status)
-        pending = pending_jobs(self.workspace, statuses.value)
-        waiting = (
-            ("waiting", str(job), "approved, not started", "trainctl plan") for job in pending
-        )
+        jobs = pending_jobs(self.workspace, statuses.value)
+        waiting = (("waiting", str(job), "approved, not started", "trainctl plan") for job in jobs)
         needs = (*_jobs_in_need(statuses.value), *_nodes_in_need(nodes.value), *waiting)
         usage = usage_rows(runs.value, "total", 0.0, time.time())
         return self.render(
             "start",
             (statuses, nodes, runs),
+            pending=pending,
             jobs=[_job_row(address, group) for address, group in groups.items()],
             attention=Counter[Attention](needs),
             nodes=nodes_json(nodes.value)["nodes"],
@@ -170,7 +168,7 @@ class PageRenderer:
         mirror: QueryResult[dict[str, Any]] = self.queries.get(
             "mirror", lambda _: mirror_json(workspace.declared_mirror.store.inventory()), dict
         )
-        self.queries.settle(nodes, mirror)
+        pending = self.queries.settle(nodes, mirror)
         rows = {f"{row['cluster']}/{row['name']}": row for row in nodes_json(nodes.value)["nodes"]}
         cached: dict[str, dict[str, Any]] = {}
         for name, row in rows.items():
@@ -180,6 +178,7 @@ class PageRenderer:
         return self.render(
             "nodes",
             (nodes, mirror),
+            pending=pending,
             nodes=[*rows.values()],
             names=[*rows],
             gpus=gpus,

@@ -72,9 +72,13 @@ class PageQueries:
                 answer.running = self._pool.submit(self._run, answer, query, is_first, final)
         return answer
 
-    def settle(self, *answers: QueryResult[Any]) -> None:
-        """Wait ``patience`` seconds for the answers that aren't known."""
+    def settle(self, *answers: QueryResult[Any]) -> bool:
+        """Wait ``patience`` seconds for the answers that aren't known; return whether some still aren't.
+
+        Read values afterwards: they may become known meanwhile.
+        """
         wait([each.running for each in answers if each.running and not each.known], self._patience)
+        return any(not each.known and not each.problem for each in answers)
 
     def close(self) -> None:
         """Begin no more queries."""

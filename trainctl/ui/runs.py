@@ -53,7 +53,7 @@ def run_page(site: PageRenderer, run_id: str, query: Query) -> str:
         lambda: brief_statuses(workspace, [found], refresh=False)[0],
         final=not found.record.status.live,
     )
-    site.queries.settle(status)
+    pending = site.queries.settle(status)
     record = status.value.run
     run, ended = JobRun(found.job, record, found.state), not record.status.live
     checkpoints: QueryResult[list[Checkpoint]] = site.queries.get(
@@ -62,7 +62,7 @@ def run_page(site: PageRenderer, run_id: str, query: Query) -> str:
     samples, points = _samples(site, run, ended=ended), _points(site, [run])
     log, history = _log(site, run, query, ended=ended), site.folded("history", history_rows)
     statuses = site.statuses()
-    site.queries.settle(checkpoints, samples, points, log, history, statuses)
+    pending |= site.queries.settle(checkpoints, samples, points, log, history, statuses)
     evaluated = _evaluated(record, statuses.value)
     width, reported = _width(query), _of_run(points.value, record)
     charts = [{"title": key, "lines": [line_json(key, of_key.columns(), width)]} for key, of_key in reported.items()]  # fmt: skip
@@ -70,6 +70,7 @@ def run_page(site: PageRenderer, run_id: str, query: Query) -> str:
         "run",
         (status, checkpoints, samples, points, log, history, statuses),
         depth=1,
+        pending=pending,
         status=status.value,
         run=record,
         kind=STATE_CLASS[record.status],
@@ -100,7 +101,7 @@ def jobs_page(site: PageRenderer, name: str, query: Query) -> str:
 
     statuses = site.queries.get(("jobs", name), lambda _: read(), lambda: read(refresh=False))
     usage = site.usage()
-    site.queries.settle(statuses, usage)
+    pending = site.queries.settle(statuses, usage)
     results = {result.status.run.id: result for result in with_costs(statuses.value, usage.value)}
     ticked = [run for run in query.get("run") or [*results][-_TICKED:] if run in results]
     matrices = {run: dict(result.status.matrix) for run, result in results.items()}
@@ -113,7 +114,7 @@ def jobs_page(site: PageRenderer, name: str, query: Query) -> str:
         for run in ticked[:_MOST_TICKED]
     }
     points, inputs = _points(site, [*runs.values()]), [_inputs(site, run) for run in runs.values()]
-    site.queries.settle(points, *inputs)
+    pending |= site.queries.settle(points, *inputs)
     facts = [_facts(run.record, of.value) for run, of in zip(runs.values(), inputs, strict=True)]
     lines: dict[str, list[Json]] = {}
     for label, run in runs.items():
@@ -125,6 +126,7 @@ def jobs_page(site: PageRenderer, name: str, query: Query) -> str:
         "jobs",
         (statuses, usage, points, *inputs),
         depth=1 if name else 0,
+        pending=pending,
         group=group,
         results=[*results.values()],
         kinds=STATE_CLASS,

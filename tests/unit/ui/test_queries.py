@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import wait
+from threading import Event
 
 import pytest
 
@@ -86,3 +87,14 @@ def test_a_failure_is_reported_and_tried_again(hosts: Hosts) -> None:
     hosts.now += 6
     assert hosts.ask("a") == 1
     assert answer.problem == ""
+
+
+def test_a_page_knows_which_answers_it_has_not_waited_for() -> None:
+    gate = Event()
+    slow = PageQueries(Counter[str], 0.01)
+    answer = slow.get("a", lambda _: int(gate.wait(20)), int)
+    assert slow.settle(answer)
+    gate.set()
+    wait([answer.running] if answer.running else [])
+    assert not slow.settle(answer)
+    assert answer.value == 1
