@@ -35,7 +35,7 @@ _LOCK_FILE = ".terraform.lock.hcl"
 _UNSAVED = "errored.tfstate"
 """File that the program leaves in its directory if it can't save a state."""
 _BACKEND = compile_lazily(
-    r'(?m)^\s*backend\s+"(\w+)"\s*\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}'
+    r'(?m)^\s*(?:backend\s+"(\w+)"|cloud)\s*\{((?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\})?'
 )
 
 
@@ -111,16 +111,18 @@ class TerraformModule:
 def declared_backend(module: Path) -> str:
     """Return the block of the backend that a module declares; NodeError if it can't be used."""
     blocks = [_BACKEND.search(path.read_text(errors="replace")) for path in module.glob("*.tf")]
-    declared = {each[1]: each[0] for each in blocks if each}
+    declared = {each[1] or "cloud": each[0] if each[2] else "" for each in blocks if each}
     for path in module.glob("*.tf.json"):
         with suppress(ValueError, AttributeError):  # the program reports what is invalid
-            if "backend" in str(json.loads(path.read_bytes()).get("terraform")):
+            settings = str(json.loads(path.read_bytes()).get("terraform"))
+            if "'backend'" in settings or "'cloud'" in settings:
                 declared["of JSON"] = ""
-    for name in declared.keys() & {"local", "of JSON"}:
-        raise NodeError(
-            f"{module} declares a backend that can't be used: {name}",
-            "Remove it, as trainctl keeps the states of nodes, or declare another than local as a block of a .tf file.",
-        )
+    for name, block in declared.items():
+        if name in ("local", "cloud") or not block:
+            raise NodeError(
+                f"{module} declares a backend that can't be used: {name}",
+                "Remove it, as trainctl keeps the states of nodes, or declare another as a plain block of a .tf file.",
+            )
     return "".join(declared.values())
 
 

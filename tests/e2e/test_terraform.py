@@ -291,23 +291,6 @@ def stored(bucket: BucketServer) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module",
-    [
-        {"infra/loopback/backend.tf": 'terraform {\n  backend "local" {}\n}\n'},
-        {"infra/loopback/backend.tf.json": '{"terraform": {"backend": {"gcs": {"bucket": "b"}}}}'},
-    ],
-    ids=["local", "json"],
-)
-def test_a_backend_that_cannot_hold_the_states_is_refused(
-    machines: ProjectHarness, module: dict[str, str]
-) -> None:
-    """Instead of being ignored."""
-    declare(machines)
-    machines.write(module)
-    assert "declares a backend that can't be used" in machines.run("plan", code=1).stderr
-
-
-@pytest.mark.parametrize(
     ("text", "error"),
     [
         (HALF.replace("COMMAND", "exit 3") + ANY, "exit status 3"),

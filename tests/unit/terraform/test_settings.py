@@ -10,7 +10,7 @@ import pytest
 from trainctl.errors import NodeError, PermissionDenied
 from trainctl.model.trust import Trust
 from trainctl.plugin_api.provider import ClusterSettings
-from trainctl_terraform.module import root_module
+from trainctl_terraform.module import declared_backend, root_module
 from trainctl_terraform.settings import TerraformSettings, find_problems, read_output
 
 PINNED = f"git::https://git.example/infra?ref={'a' * 40}"
@@ -74,3 +74,31 @@ def test_modules_run_only_if_the_trust_file_allows_them() -> None:
     for source in ("./infra/../b", "../infra/a", "/infra/a", "git::https://other.example/a"):
         with pytest.raises(PermissionDenied, match="is not run"):
             trust.require_module(source, project)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "name"),
+    [
+        ("main.tf", 'terraform {\n  backend "local" {}\n}\n', "local"),
+        ("main.tf", 'terraform {\n  cloud {\n    organization = "o"\n  }\n}\n', "cloud"),
+        ("main.tf", 'terraform {\n  backend "s3" {\n    a = { b = { c = 1 } }\n  }\n}\n', "s3"),
+        ("main.tf.json", '{"terraform": [{"backend": {"gcs": {}}}]}', "of JSON"),
+        ("main.tf.json", '{"terraform": {"cloud": {}}}', "of JSON"),
+    ],
+)
+def test_a_backend_that_cannot_hold_the_states_is_refused(
+    tmp_path: Path, file: str, content: str, name: str
+) -> None:
+    """Instead of being ignored."""
+    (tmp_path / file).write_text(content)
+    with pytest.raises(NodeError, match=f"a backend that can't be used: {name}"):
+        declared_backend(tmp_path)
+
+
+def test_a_declared_backend_is_used_as_it_stands(tmp_path: Path) -> None:
+    """Comments and files of other blocks are not one."""
+    block = 'backend "s3" {\n    bucket = "b{"\n    assume_role = { role_arn = "r" }\n  }'
+    (tmp_path / "main.tf").write_text(f"terraform {{\n  {block}\n}}\n")
+    (tmp_path / "other.tf").write_text('# backend "gcs" {}\nlocals {}\n')
+    (tmp_path / "other.tf.json").write_text('{"locals": {"backend": 1}}')
+    assert declared_backend(tmp_path).strip() == block
