@@ -366,4 +366,5 @@ def describe_failure(
     command = commands[number - 1] if 0 < number <= len(commands) else ""
     line = command.strip().splitlines()[0] if command.strip() else ""
     shown = line if len(line) <= 100 else line[:97] + "..."
-    return f"{noun} {number} of {len(commands)} {ending}: {repr(shown)[1:-1]}"
+    text = "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in shown)
+    return f"{noun} {number} of {len(commands)} {ending}: {text}"
