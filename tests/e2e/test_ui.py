@@ -141,7 +141,7 @@ def test_each_view_shows_the_project_as_text(demo: ProjectHarness, shown: Visit)
     assert f"trainctl stop job.train --run {run_of(demo, 'train')}" in shown.text("#commands")
     ended = demo.json("status", "fit")["jobs"][0]["run"]
     shown.open(f"runs/{ended}")
-    newest = shown.text("#checkpoints tbody tr:last-child").split("\t")
+    newest = shown.text("#checkpoints tbody tr:first-child").split("\t")
     assert newest[:4] == ["checkpoint-20", "0", "20", "20"]
     shown.open("nodes")
     assert "job.train run 1" in shown.text("#cached")

@@ -259,8 +259,10 @@ def _job_row(address: Address, statuses: Sequence[JobStatus]) -> dict[str, Any]:
     kinds = dict.fromkeys(STATE_CLASS.values())
     shares = [(name, counts[name] / len(statuses)) for name in kinds if counts[name]]
     progress = None if is_sweep else first.run.now.get("progress")
-    if progress and progress["total"] and first.run.status.live:
-        shares = [("live", min(1.0, (progress["step"] or 0) / progress["total"]))]
+    if first.run.status.live and not is_sweep:
+        shares = []  # unknown
+        if progress and progress["total"]:
+            shares = [("live", min(1.0, (progress["step"] or 0) / progress["total"]))]
     return {
         "name": address.name,
         "jobs": len(statuses) if is_sweep else None,

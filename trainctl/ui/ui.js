@@ -131,7 +131,8 @@ function drawChart(title, lines, marks, by, [x0, x1]) {
 function drawCharts() {
   const place = document.querySelector(".charts");
   if (!place) return;
-  const { charts, marks } = JSON.parse(byId("data").textContent), comparing = byId("compare");
+  const { charts, marks: found } = JSON.parse(byId("data").textContent), comparing = byId("compare");
+  const every = Math.ceil(found.length / 40), marks = found.filter((mark, i) => mark.kind === "retry" || i % every === 0);
   const lines = charts.flatMap((chart) => chart.lines).filter((line) => line.v.length);
   const start = Math.min(...lines.map((line) => line.t[0]));
   const known = lines.flatMap((line) => line.t.map((time, i) => [time, line.s[i]])).filter(([, step]) => step !== null).sort((a, b) => a[0] - b[0]);
@@ -142,6 +143,7 @@ function drawCharts() {
   const ticked = all("#compare input:checked").map((box) => box.value);
   const buttons = ["step", "time"].map((name) => button([name], { "aria-pressed": name === by }, () => { axis = name; drawCharts(); }));
   place.replaceChildren(...(known.length ? [make("div", { class: "axis", role: "group", "aria-label": "Horizontal axis" }, ...buttons)] : []));
+  if (marks.length) place.append(make("p", { class: "axis note" }, "Marks at the bottom are checkpoints, dashed lines are retries."));
   const [x0, x1] = range(lines.flatMap((line) => line.x)), xs = [x0, x1 > x0 ? x1 : x0 + 1];
   for (const chart of charts) {
     const shown = chart.lines.filter((line) => line.v.length && (!line.run || ticked.includes(line.run)));
@@ -230,6 +232,7 @@ document.addEventListener("change", ({ target }) => {
 });
 sections(document).forEach((section) => (seen[section.id] = section.innerHTML));
 all("table[data-sort]").forEach(makeSortable);
+document.querySelector("#compare > p > button")?.remove();
 drawCharts();
 followLog();
 schedule();
