@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from trainctl.base.points import KeyPoints
+from trainctl.base.protocol.runs import KeyResult
 from trainctl.base.units import format_duration
 from trainctl.errors import UsageError
 from trainctl.model.diagnostics import nearest
@@ -45,12 +46,25 @@ def keys_of(results: Iterable[RunResult]) -> list[str]:
 def results_table(
     results: Sequence[RunResult], width: int | None = None, by: str | None = None
 ) -> list[str]:
-    """Return a table with the last value of each key; for ``by`` also the best, with its step.
+    """Return a table with the last value of each key and, if they fit, its extremes; for ``by`` the best, with its step.
 
     Columns that don't fit are named below.
     """
     if not results:
         return ["No run has started."]
+    lines, shown = _table_and_titles(results, width, by, extremes=False)
+    wide, also_shown = _table_and_titles(results, width, by, extremes=True)
+    if also_shown == shown:
+        lines = wide
+    if hidden := [title for key in keys_of(results) if (title := escape(key)) not in shown]:
+        lines += ["", f"Not shown: {', '.join(hidden)}. To see all: --format csv"]
+    return lines
+
+
+def _table_and_titles(
+    results: Sequence[RunResult], width: int | None, by: str | None, *, extremes: bool
+) -> tuple[list[str], set[str]]:
+    """Return the table, and the titles of the columns that fit."""
     keys = keys_of(results)
     matrices = [dict(result.status.matrix) for result in results]
     names = [name for name in dict.fromkeys(n for matrix in matrices for n in matrix) if len({matrix.get(name) for matrix in matrices}) > 1]  # fmt: skip
@@ -69,7 +83,7 @@ def results_table(
                 f"{run.number} ({run.id})",
                 run.words,
                 *([_best(result, best, mode)] if by else []),
-                *(_number(reported[key]["last"]["value"]) if key in reported else "" for key in keys),
+                *(_values(reported.get(key), extremes=extremes and key != best) for key in keys),
                 f"{max(steps):,}" if steps else "",
                 "" if result.seconds is None else format_duration(result.seconds),
                 "" if result.cost is None else f"{result.cost:.2f}",
@@ -80,11 +94,7 @@ def results_table(
     drops = ("CHECKPOINT", "RAN", "STEP", "COST", *(t for t in reversed(titles) if t != escape(best)))  # fmt: skip
     headers = [escape(header) for header in headers]
     lines = table(headers, rows, width=width, right=titles, shrinks=(), drops=drops)
-    shown = {title.strip() for title in lines[0].split("  ")}
-    hidden = [title for title in titles if title not in shown]
-    if hidden:
-        lines += ["", f"Not shown: {', '.join(hidden)}. To see all: --format csv"]
-    return lines
+    return lines, {title.strip() for title in lines[0].split("  ")}
 
 
 def results_json(results: Sequence[RunResult]) -> dict[str, Any]:
@@ -147,5 +157,9 @@ def _best(result: RunResult, key: str, mode: _Point) -> str:
     return result_text(result.reported[key][mode])
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+def _values(result: KeyResult | None, *, extremes: bool) -> str:
+    """Format the last value: ``1.2 (0.9 to 3)``."""
+    if result is None:
+        return ""
+    last, low, high = (f"{result[point]['value']:.4g}" for point in _POINTS)
+    return f"{last} ({low} to {high})" if extremes and low != high else last
