@@ -32,21 +32,24 @@ def read_scalars(path: str, offset: int) -> Tuple[List[Scalar], int]:
     found: List[Scalar] = []
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
             raise ValueError(f"{path} is not a file")
         stream.seek(offset)
         end = offset + _READ_BYTES
         while offset < end:
             head = stream.read(_HEAD)
-            size = struct.unpack("<Q", head[:8])[0] if len(head) == _HEAD else _READ_BYTES
-            data = stream.read(size + _TAIL) if size < _READ_BYTES else b""
-            if len(data) < size + _TAIL:
+            size = struct.unpack("<Q", head[:8])[0] + _TAIL if len(head) == _HEAD else 0
+            if not size or offset + _HEAD + size > facts.st_size:
                 break
+            offset += _HEAD + size
+            if size > _READ_BYTES:  # no scalar: an image or a graph
+                stream.seek(offset)
+                continue
             try:
-                found += _scalars(data[:-_TAIL])
+                found += _scalars(stream.read(size)[:-_TAIL])
             except (AttributeError, KeyError, TypeError, ValueError, struct.error):
-                break
-            offset += _HEAD + len(data)
+                return found, offset - _HEAD - size
     return found, offset
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -180,7 +181,8 @@ class PointLog:
     def _add_scalar(self, name: str, value: float, step: int, at: float) -> None:
         name = name[:_MAX_NAME]
         is_own = name not in self.points or name in self._event_keys
-        points = self._new_points(name) if is_own and abs(value) <= sys.float_info.max else None
+        is_finite = math.isfinite(value) and math.isfinite(at)
+        points = self._new_points(name) if is_own and is_finite else None
         if points:
             self._event_keys.add(name)
             points.add(value, step, at)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.node_program.nodes import NodeHarness
 from trainctl.node.runs.event_files import read_scalars
+from trainctl.node.runs.points import points_of, update_results
+from trainctl.node.runs.record import NodeRun
+from trainctl.node.system.layout import Layout
 
 pytestmark = pytest.mark.integration
 
@@ -51,6 +56,29 @@ def test_corrupt_files(tmp_path_factory: pytest.TempPathFactory, at: int, change
     assert offset <= path.stat().st_size
     assert len(found) <= len(SCALARS)
     assert read_scalars(str(path), offset)[1] == offset
+
+
+def test_what_follows_a_large_record_is_read(tmp_path: Path) -> None:
+    """Such as a graph or images; one that isn't complete is read later."""
+    path, size = tmp_path / "events.out.tfevents.1", 2**22
+    large = struct.pack("<QI", size, 0) + bytes(size + 4)
+    path.write_bytes(large[:-1])
+    assert read_scalars(str(path), 0) == ([], 0)
+    path.write_bytes(large + DATA)
+    _, offset = read_scalars(str(path), 0)
+    assert read_scalars(str(path), offset) == (SCALARS, len(large + DATA))
+
+
+def test_a_scalar_without_a_time_is_no_point(tmp_path: Path) -> None:
+    """As JSON can't have it."""
+    path, run = tmp_path / "events", NodeRun(Layout(str(tmp_path)), "run")
+    loss = b"\x0a\x04loss\x15\x00\x00\x00\x3f"
+    for at in (math.nan, math.inf, 1.7e9):
+        event = b"\x09" + struct.pack("<d", at) + b"\x2a" + bytes([len(loss) + 2, 10, len(loss)]) + loss  # fmt: skip
+        with path.open("ab") as stream:
+            stream.write(struct.pack("<QI", len(event), 0) + event + bytes(4))
+    update_results(run, None, [str(path)])
+    assert [of.count for of in points_of(run).values()] == [1]
 
 
 def test_other_things_than_files(tmp_path: Path) -> None:
