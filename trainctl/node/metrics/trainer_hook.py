@@ -22,13 +22,17 @@ class _Finder(object):
         from importlib.machinery import PathFinder
 
         spec = PathFinder.find_spec(name, path)
-        execute = spec.loader.exec_module
+        try:
+            execute = spec.loader.exec_module
 
-        def exec_module(module):
-            execute(module)
-            module.DefaultFlowCallback.on_log = _on_log
+            def exec_module(module):
+                execute(module)
+                if hasattr(module, "DefaultFlowCallback"):
+                    module.DefaultFlowCallback.on_log = _on_log
 
-        spec.loader.exec_module = exec_module
+            spec.loader.exec_module = exec_module
+        except AttributeError:  # not found, or by a loader of another kind
+            pass
         return spec
 
 

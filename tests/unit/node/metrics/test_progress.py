@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from tests.support.cases import cases
 from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.base.points import RunPoints, update_points
+from trainctl.node.metrics import trainer_hook
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs.points import begin_attempt, update_results
 from trainctl.node.runs.record import NodeRun
@@ -171,3 +175,18 @@ def test_a_job_appends_lines_of_which_invalid_ones_are_ignored(node: NodeHarness
     assert (result["step"], result["total"], result["loss"]) == (3, 10, 2.5)
     assert result["remaining_seconds"] is None
     assert node.call("metrics", {"key": "run-1"})["samples"][-1]["progress"]["loss"] == 2.5
+
+
+def test_the_hook_of_transformers_breaks_no_import(tmp_path: Path) -> None:
+    """Not of a version without its class, nor from an archive, whose modules have one loader; errors stay the same."""
+    (tmp_path / "sitecustomize.py").write_bytes(trainer_hook.SOURCE)
+    archive = tmp_path / "packages.zip"
+    with zipfile.ZipFile(archive, "w") as packages:
+        for name in ("__init__", "trainer_callback", "other"):
+            packages.writestr(f"transformers/{name}.py", "")
+    code = "import transformers.trainer_callback, transformers.other"
+    for paths, error in ((archive, ""), (tmp_path / "empty", "ModuleNotFoundError")):
+        (tmp_path / "empty/transformers").mkdir(parents=True, exist_ok=True)
+        environment = {"PYTHONPATH": f"{tmp_path}:{paths}"}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)  # fmt: skip
+        assert done.stderr.rstrip().rpartition("\n")[2].partition(":")[0] == error
