@@ -311,11 +311,10 @@ def newest_checkpoint(
 
 
 def best_names(values: Mapping[str, Optional[float]], mode: str, count: int) -> Set[str]:
-    """Return the names of the checkpoints with the best values, and of those without a value."""
+    """Return the names of the checkpoints with the best values, of equal ones the first, and of those without a value."""
     sign = -1 if mode == "max" else 1
-    ranked = sorted((sign * value, name) for name, value in values.items() if value is not None)
-    best = {name for _, name in ranked[:count]}
-    return best | {name for name, value in values.items() if value is None}
+    known = {name: sign * value for name, value in values.items() if value is not None}
+    return {*sorted(known, key=known.__getitem__)[:count], *(values.keys() - known)}
 
 
 def expired_checkpoints(

@@ -121,7 +121,10 @@ def is_awaited(run: NodeRun, prefix: str, name: str) -> bool:
 def values_of(
     run: NodeRun, prefix: str, rows: Iterable[Mapping[str, Any]], metric: str, *, ended: bool
 ) -> Dict[str, Optional[float]]:
-    """Values of a run's checkpoints by name: None until one was reported at their step or later, or evaluated by ``JOB``."""
+    """Values of a run's checkpoints by name: None until one was reported at their step or later, or evaluated by ``JOB``.
+
+    Those of other ranks than 0 have none: by its own reports each rank would keep parts of other checkpoints.
+    """
     values: Dict[str, Optional[float]] = {row["name"]: None for row in rows}
     job, _, key = metric.partition(".")
     followers = [NodeRun(run.layout, each) for each in _followers(run) if key]
@@ -133,7 +136,8 @@ def values_of(
         for each in EvaluationJournal(follower).rows.values():
             if each["run"] == prefix and each["name"] in values and each["status"] == "completed":
                 values[each["name"]] = each["values"].get(key)
-    points = None if of_job else points_of(run, [metric]).get(metric)
+    is_first = not any(row["rank"] for row in rows)
+    points = None if of_job or not is_first else points_of(run, [metric]).get(metric)
     if points is not None:
         last = math.inf if ended else points.columns()[1][-1]
         for row in rows:

@@ -362,7 +362,9 @@ class Uploader:
         prefix, wanted = self._target.prefix, self._retention.ranking
         names = {row["name"] for row in rows if is_awaited(self._run, prefix, row["name"])}
         if wanted is not None:
-            values = values_of(self._run, prefix, rows, wanted["metric"], ended=ended)
+            finished = [row for row in rows if not row.get("unfinished")]
+            finished.sort(key=lambda row: row.get("step") or 0)
+            values = values_of(self._run, prefix, finished, wanted["metric"], ended=ended)
             names |= best_names(values, wanted["mode"], wanted["count"])
         return names
 

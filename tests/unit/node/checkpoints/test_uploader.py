@@ -126,6 +126,26 @@ def test_points_are_stored_with_each_checkpoint_and_at_the_end(
     assert stored() == [3, 2]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_best_is_the_first_of_equal_ones(
+    run: SavedRun, store: DirectoryCheckpointStore, rank: int
+) -> None:
+    """And none that the trainer did not finish. Other ranks keep all: each would have another best one."""
+    run.run.progress.mkdir()
+    rows = ({"step": step, "loss": loss} for step, loss in ((900, 1), (950, 2), (1100, 4)))
+    run.run.progress_lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run.save("checkpoint-900", {"checkpoint-is-incomplete.txt": b""}, rank)
+    for step in (900, 950, 1000, 1100):
+        run.save(f"checkpoint-{step}", {"model.bin": b"1"}, rank)
+    run.spec["rank"] = rank
+    run.spec["checkpoints"]["keep_best"] = {"metric": "loss", "mode": "min", "count": 1}
+    run.finish()
+
+    kept = {row["name"] for row in RunCheckpoints(store, PREFIX).manifests()}
+    best = {"checkpoint-950", "checkpoint-1100"}
+    assert kept == best | ({"checkpoint-1000"} if rank else set())
+
+
 def test_an_unfinished_checkpoint_is_loaded_by_force_only(run: SavedRun) -> None:
     _save(run, {"checkpoint-1": {"model.bin": "1", "checkpoint-is-incomplete.txt": ""}}, None)
     run.finish()
