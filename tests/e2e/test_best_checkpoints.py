@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.node_program.nodes import wait_for
 from tests.support.projects.project import ProjectHarness
 
 MANIFEST = """\
@@ -88,3 +89,29 @@ def test_the_best_of_a_sweep(fresh: ProjectHarness) -> None:
     assert 'job.eval["lr=2"]' not in again
     assert "No changes" in after
     assert [row["step"] for row in second["evaluations"]] == [10, 20, 30, 40]
+
+
+def test_the_best_is_chosen_when_all_evaluations_have_ended(fresh: ProjectHarness) -> None:
+    """A metric that nothing reports is named."""
+    manifest = MANIFEST.replace("    matrix: {lr: [1, 2]}\n", "").replace("${{ matrix.lr }}", "1")
+    manifest = manifest.replace('"fit[*]"', "fit")
+    go = fresh.directory / "go"
+    hold = f"while step > 10 and not os.path.exists('{go}'): time.sleep(0.1)\n"
+    write = 'with open(os.environ["TRAINCTL_PROGRESS"]'
+    held = EVAL.replace("import glob", "import time, glob").replace(write, hold + write)
+    fresh.write({"trainctl.yaml": manifest, "src/fit.py": FIT, "src/eval.py": held})
+    fresh.run("apply", "--auto-approve", code=None)
+    wait_for(lambda: any(row["status"] == "completed" for row in fresh.json("status", "eval")["evaluations"] or ()))  # fmt: skip
+    early = fresh.run("apply", "--auto-approve", code=None).stdout
+    go.touch()
+    wait_for(lambda: fresh.json("status", "eval")["status"] == "TRAINING_JOB_COMPLETED")
+    fresh.write({"trainctl.yaml": manifest.replace("eval.accuracy", "eval.acuracy")})
+    misspelt = fresh.run("plan")
+    fresh.write({"trainctl.yaml": manifest})
+    fresh.run("apply", "--auto-approve", "--wait")
+
+    assert "job.export: waits: the best checkpoint of job.fit is chosen when its runs" in early
+    assert (
+        "best checkpoint of job.fit: no checkpoint has a value of eval.acuracy" in misspelt.stderr
+    )
+    assert fresh.run("logs", "export").stdout.strip() == "1 30"

@@ -202,7 +202,7 @@ def deferral_reason(change: Change, agents: Agents, lookup: Lookup) -> str:
     pins = job.checkpoint_pins or {}
     for load in job.runtime.loads if not blocking.blocked_reason else ():
         if load.metric and (load.best_of not in pins or blocking.follows):
-            return f"waits: the best checkpoint of {load.job} is chosen when its runs have ended"
+            return f"waits: the best checkpoint of {load.job} is chosen when its runs and their evaluations have ended"
     if blocking.blocked_reason or cluster is None:
         return blocking.blocked_reason
     count = job.compute.node_count

@@ -137,15 +137,9 @@ def _evaluations(
     workspace: Workspace, name: str, key: str
 ) -> dict[tuple[str, str], float | None] | None:
     """Return the values of evaluations by run and checkpoint; None if the job evaluates no checkpoints."""
-    state = workspace.ledger.state()
-    jobs = [
-        job
-        for address, job in sorted({**state.forgotten, **state.resources}.items())
-        if address.kind is Kind.JOB and address.name == name and job.job_spec.followed_job
-    ]
-    if not jobs:
+    runs = _evaluation_runs(workspace, name)
+    if runs is None:
         return None
-    runs = [JobRun(job, run) for job in jobs for run in runs_of(job)]
     values: dict[tuple[str, str], float | None] = {}
     for run, _ in refresh_runs(workspace, runs):
         for row in run.record.reported.get("evaluations") or ():
@@ -153,6 +147,16 @@ def _evaluations(
                 saved_by = row["run"].rpartition("/")[2].partition("-")[2]
                 values[saved_by, row["name"]] = row["values"].get(key)
     return values
+
+
+def _evaluation_runs(workspace: Workspace, name: str) -> list[JobRun] | None:
+    state = workspace.ledger.state()
+    jobs = [
+        job
+        for address, job in sorted({**state.forgotten, **state.resources}.items())
+        if address.kind is Kind.JOB and address.name == name and job.job_spec.followed_job
+    ]
+    return [JobRun(job, run) for job in jobs for run in runs_of(job)] if jobs else None
 
 
 def find_best(
@@ -209,14 +213,19 @@ def sort_by_value(
 
 
 def choose_best(workspace: Workspace) -> dict[str, tuple[str, str]]:
-    """Return the best checkpoints that jobs of the manifest load, if all runs that save them have ended."""
+    """Return the best checkpoints that jobs of the manifest load, if all runs that save or evaluate them have ended."""
     loads = [load for job in workspace.desired.jobs() for load in job.job_spec.runtime.loads]
     chosen: dict[str, tuple[str, str]] = {}
     for load in {load.best_of: load for load in loads if load.metric and load.job}.values():
+        by = CheckpointRanking.read(str(load.metric))
         with suppress(TrainctlError):
             runs = select_runs(workspace.ledger.state(), Address.parse(load.job or ""))
-            runs = [run for run, _ in refresh_runs(workspace, runs)]
-            if not any(run.record.status.live for run in runs):
-                best = find_best(workspace, runs, CheckpointRanking.read(str(load.metric)))
-                chosen[load.best_of] = best.pin, best.text
+            evaluations = _evaluation_runs(workspace, by.metric.partition(".")[0]) or ()
+            refreshed = [run for run, _ in refresh_runs(workspace, [*runs, *evaluations])]
+            if not any(run.record.status.live for run in refreshed):
+                try:
+                    best = find_best(workspace, refreshed[: len(runs)], by)
+                    chosen[load.best_of] = best.pin, best.text
+                except TrainctlError as error:
+                    workspace.notify(f"best checkpoint of {load.job}: {error.summary}")
     return chosen
