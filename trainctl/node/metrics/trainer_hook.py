@@ -55,7 +55,8 @@ def _on_log(self, args, state, control, logs=None, **more):
         pass
 
 
-sys.meta_path.insert(0, _Finder())
+if sys.version_info[0] > 2:
+    sys.meta_path.insert(0, _Finder())
 _directory = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if path != _directory]
 _own = sys.modules.pop(__name__, None)

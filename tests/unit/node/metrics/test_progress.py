@@ -190,3 +190,11 @@ def test_the_hook_of_transformers_breaks_no_import(tmp_path: Path) -> None:
         environment = {"PYTHONPATH": f"{tmp_path}:{paths}"}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)  # fmt: skip
         assert done.stderr.rstrip().rpartition("\n")[2].partition(":")[0] == error
+
+
+def test_python_2_has_no_hook(tmp_path: Path) -> None:
+    """It calls other methods of ``sys.meta_path``, so that each import would fail."""
+    (tmp_path / "sitecustomize.py").write_bytes(trainer_hook.SOURCE)
+    code = f"import runpy, sys; sys.version_info = (2, 7); runpy.run_path('{tmp_path}/sitecustomize.py'); print(sys.meta_path)"  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "._Finder" not in done.stdout
