@@ -208,7 +208,10 @@ class Sampler:
         timeout = _DISK_SECONDS if not last else _LAST_SECONDS / 2
         deadline, cpu = time.monotonic() + timeout, time.process_time()
         found = [*stored["event_files"]]
-        usage = {name: disk_usage(paths, deadline, found) for name, paths in directories.items()}
+        usage = {  # the project's cache has files of other runs
+            name: disk_usage(paths, deadline, None if name == "cache" else found)
+            for name, paths in directories.items()
+        }
         cost = (time.process_time() - cpu) * _COST_RATIO / (os.cpu_count() or 1)
         due = time.time() + max(_DISK_INTERVAL, cost)
         event_files = [*dict.fromkeys(found)][:_EVENT_FILES]

@@ -91,12 +91,19 @@ def test_other_things_than_files(tmp_path: Path) -> None:
 
 
 def test_a_run_that_writes_event_files(node: NodeHarness) -> None:
-    """A directory like that of Keras tells equal tags apart; what the job reports itself is not replaced."""
+    """A directory like that of Keras tells equal tags apart; what the job reports itself is not replaced.
+
+    What another run left in the project's cache is none of its results.
+    """
+    other = node.base / "cache/test/events.out.tfevents.1"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(DATA)
     write = (
         "mkdir -p logs/{0} && base64 -d >logs/{0}/events.out.tfevents.1 <<'END'\n" + WRITTEN + "END"
     )
     own = """echo '{"step": 7, "eval/loss": 9}' >>$TRAINCTL_PROGRESS"""
-    node.start(node.spec(own, write.format("today"), write.format("validation")))
+    cache = {"BT_PROJECT_CACHE_DIR": str(node.base / "cache")}
+    node.start(node.spec(own, write.format("today"), write.format("validation"), environment=cache))
     assert node.ended()["results"] == {
         "loss": {
             "last": {"value": 0.25, "step": 300},
