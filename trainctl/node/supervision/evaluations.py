@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, cast
 
@@ -219,10 +220,11 @@ class EvaluationLoop:
             parts: Dict[str, List[CheckpointManifest]] = {}
             for manifest in self._source(spec).manifests():
                 parts.setdefault(manifest["name"], []).append(manifest)
+            most = max(map(len, parts.values()), default=0)
             for name, ranks in parts.items():
                 key = (spec["store"]["prefix"], name)
-                # another rank may still upload its part
-                is_whole = is_over or len(ranks) >= self._ranks(spec)
+                # another rank may still upload its part, or have deleted it; perhaps not all ranks save
+                is_whole = len(ranks) >= (most if is_over else self._ranks(spec))
                 if is_whole and key not in self._journal.rows and _is_evaluated(ranks):
                     is_due = (len(self._journal.rows) + 1) % self._settings["every"] == 0
                     row = {"run": key[0], "name": name, "step": ranks[0]["step"], **_NEW}
@@ -270,12 +272,13 @@ class EvaluationLoop:
         with store_errors(self._spec["store"]):
             sources = map(self._source, specs)
             parts = [(each, part) for each in sources for part in each.manifests()]
-            parts = [(source, part) for source, part in parts if part["name"] == row["name"]]
-            if not parts:
+            counts = Counter(part["name"] for _, part in parts)
+            if counts[row["name"]] < max(counts.values(), default=1):
                 raise UnknownOnNode(f"{row['name']} was deleted before it was evaluated")
             for source, part in parts:
-                job = row["run"].split("/")[1]
-                place_checkpoint(self._run, self._spec, job, source, part, self._data)
+                if part["name"] == row["name"]:
+                    job = row["run"].split("/")[1]
+                    place_checkpoint(self._run, self._spec, job, source, part, self._data)
 
     def _prune(self) -> None:
         """Apply the retention of the ended runs to the checkpoints that waited."""

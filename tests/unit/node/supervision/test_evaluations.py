@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -270,8 +271,11 @@ def test_evaluations_claim_gpus_one_after_the_other(
     assert node.ended("later")["status"] == "TRAINING_JOB_COMPLETED"
 
 
-def test_a_checkpoint_waits_for_the_parts_of_all_ranks(node: NodeHarness) -> None:
-    """Until the training has ended; other runs that the job depends on are not evaluated."""
+@pytest.mark.parametrize("saved_by_both", [(), (10,)])
+def test_a_checkpoint_waits_for_the_parts_of_all_ranks(
+    node: NodeHarness, saved_by_both: tuple[int, ...]
+) -> None:
+    """Until the training has ended; then all have the same ranks. Other runs that the job depends on are not evaluated."""
     store = {"url": f"file://{node.base}/store", "prefix": PREFIX.format(key="train-1"), "debounce_seconds": 0, "idle_seconds": 1}  # fmt: skip
     node.start({**train(node, steps="5", key="data"), "address": "job.data"})
     node.ended("data")
@@ -281,11 +285,18 @@ def test_a_checkpoint_waits_for_the_parts_of_all_ranks(node: NodeHarness) -> Non
     node.start(spec)
     follows = [{"key": "data", "address": "job.data"}, {"key": "train-1", "address": "job.train"}]
     node.start({**evaluate(node), "follows": follows, "store": store})
-    manifest = node.base / "store" / PREFIX.format(key="train-1") / ".complete/rank-0/checkpoint-20.json"  # fmt: skip
-    wait_for(manifest.exists)
+    complete = node.base / "store" / PREFIX.format(key="train-1") / ".complete"
+    wait_for((complete / "rank-0" / "checkpoint-20.json").exists)
     time.sleep(2)
     before = node.status("eval-1")["evaluations"]
+    for step in saved_by_both:
+        part = json.loads((complete / "rank-0" / f"checkpoint-{step}.json").read_text())
+        (complete / "rank-1").mkdir()
+        (complete / "rank-1" / f"checkpoint-{step}.json").write_text(
+            json.dumps({**part, "rank": 1})
+        )
     (node.base / "go").touch()
 
     assert not before
-    assert [row[:2] for row in rows(node.ended("eval-1"))] == [(10, "completed"), (20, "completed")]
+    expected = [(step, "completed") for step in saved_by_both or (10, 20)]
+    assert [row[:2] for row in rows(node.ended("eval-1"))] == expected
