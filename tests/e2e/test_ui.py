@@ -97,13 +97,19 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectHarness]:
             }
         )
         created.run("apply", "--auto-approve")
-        wait_for(lambda: _has_ended(created))
+        wait_for(lambda: _is_ready(created))
         yield created
         created.run("stop", "--all", "--grace", "0")
 
 
-def _has_ended(created: ProjectHarness) -> bool:
-    return all(job["status"].endswith("COMPLETED") for job in created.json("status", "fit")["jobs"])
+def _is_ready(created: ProjectHarness) -> bool:
+    """Whether all that the tests look for has been reported and logged."""
+    jobs = {job["address"]: job["status"] for job in created.json("status")["jobs"]}
+    train, _ = jobs.pop("job.train"), jobs.pop("job.check")
+    has_ended = all(status.endswith(("COMPLETED", "FAILED")) for status in jobs.values())
+    if not has_ended or not train.endswith("RUNNING"):
+        return False
+    return created.run("logs", "train", "--tail", "1").stdout.startswith("x")
 
 
 @pytest.fixture
@@ -126,7 +132,7 @@ def test_each_view_shows_the_project_as_text(demo: ProjectHarness, shown: Visit)
     assert "fit (3)" in shown.text("#jobs")
     assert "3 completed" in shown.text("#jobs")
     assert "lab/lab-1" in shown.text("#nodes")
-    shown.page.get_by_role("link", name="fit", exact=True).click()
+    shown.follow(shown.page.get_by_role("link", name="fit", exact=True))
     assert EVIL in shown.text("#runs")
     assert shown.page.locator("#curves .chart path.line").count() >= 3
     assert "environment_variables.LR" in shown.text("#differences")
@@ -335,15 +341,15 @@ def test_pages_as_files_are_the_same_without_a_server(
         shown = Visit(context.new_page(), (tmp_path / "site").as_uri())
         shown.page.on("console", lambda message: shown.faults.append(message.text))
         page = shown.open("index.html")
-        page.get_by_role("link", name="fit", exact=True).click()
+        shown.follow(page.get_by_role("link", name="fit", exact=True))
         assert page.locator("#curves .chart path.line").count() >= 3
         lines = page.locator(".chart").first.locator("svg[role=img] path.line")
         count = lines.count()
         page.locator("#runs input").first.uncheck()
         expect(lines).to_have_count(count - 1)
-        page.get_by_role("link", name=re.compile(r"1 \(")).first.click()
+        shown.follow(page.get_by_role("link", name=re.compile(r"1 \(")).first)
         assert "step 29" in shown.text("#log")
-        page.get_by_role("link", name="Plan").click()
+        shown.follow(page.get_by_role("link", name="Plan"))
         assert "No changes." in shown.text()
         assert shown.faults == []
 
@@ -369,7 +375,7 @@ def test_without_javascript_tables_and_search_work(demo: ProjectHarness, browser
         shown = visit(context, url)
         page = shown.open("jobs/fit")
         page.locator("#runs input").first.uncheck()
-        page.get_by_role("button", name="Compare").click()
+        shown.follow(page.get_by_role("button", name="Compare"))
         assert page.locator("#differences thead th").count() == 3
         shown.open(f"runs/{run_of(demo, 'train')}?q=step+11")
         assert page.locator(".log > div").count() == 1

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 
 from tests.support.projects.project import ProjectHarness
 from trainctl.model.redaction import Redactor
@@ -77,6 +77,11 @@ class Visit:
     def open(self, path: str) -> Page:
         self.page.goto(f"{self.origin}/{path}")
         return self.page
+
+    def follow(self, element: Locator) -> None:
+        """Click, and wait until the next page is loaded and its script has run."""
+        with self.page.expect_navigation():
+            element.click()
 
     def text(self, selector: str = "main") -> str:
         return self.page.locator(selector).inner_text()
