@@ -70,6 +70,8 @@ def test_sweep(fresh: ProjectHarness) -> None:
     listed = fresh.json("checkpoints", "list", "job.fit", *by)["checkpoints"]
     best = listed[0]
     written = fresh.run("checkpoints", "deploy", "job.fit", *by, "--out", "served").stdout
+    refused = fresh.run("checkpoints", "deploy", "job.fit", "--checkpoint", "best", code=64).stderr
+    assert "Use --by KEY, or set keep_best of checkpoints." in refused
     assert len(listed) == 12
     assert (best["job"], best["step"]) == ('job.fit["lr=0.1,seed=2"]', 200)
     assert "Wrote served/model: checkpoint-200, full, 3 files" in written

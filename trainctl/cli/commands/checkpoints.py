@@ -34,7 +34,7 @@ from trainctl.operations.runs.checkpoints import (
 )
 from trainctl.operations.runs.deploy import prepare_serving, write_serving
 from trainctl.operations.runs.lookup import JobRun
-from trainctl.operations.runs.results import find_best, keeps_best, ranking_of, sort_by_value
+from trainctl.operations.runs.results import find_best, has_best, ranking_of, sort_by_value
 from trainctl.operations.workspace import Workspace
 from trainctl.views.runs.checkpoints import (
     CHECKPOINT_COLUMNS,
@@ -171,7 +171,7 @@ def _choose(
 ) -> tuple[JobRun, str | None]:
     """Return the run and the name of the checkpoint that is meant, the best with ``best`` or ``--by``."""
     job = lookup.job_address(address)
-    if by is None and (name != "best" or not keeps_best(workspace)):
+    if by is None and (name != "best" or not has_best(workspace, job)):
         return lookup.find_run(state, job, run), name
     if name not in (None, "best"):
         raise UsageError(f"--by can't be used with {name}", "Remove one of them.")

@@ -107,9 +107,9 @@ def ranking_of(workspace: Workspace, by: str | None) -> CheckpointRanking:
     return ranking
 
 
-def keeps_best(workspace: Workspace) -> bool:
-    """Whether the manifest has a ranking, so that ``best`` is no name of a checkpoint."""
-    return workspace.desired.checkpoints.keep_best is not None
+def has_best(workspace: Workspace, job: Address) -> bool:
+    """Whether ``best`` is no name of a checkpoint: the manifest has a ranking, or the job is a matrix."""
+    return workspace.desired.checkpoints.keep_best is not None or is_matrix(workspace, job)
 
 
 def values_of(
