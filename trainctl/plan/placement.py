@@ -187,21 +187,25 @@ _COST_NOTES = {
 
 
 def with_note(inputs: PlanInputs, change: Change) -> Change:
-    """Note if a new run claims all GPUs, as its job names no accelerator, or if machines start or stop costing money."""
-    note = _COST_NOTES.get(change.action, "") if _costs_money(inputs, change) else ""
-    if starting_changes([change]) and not change.job_spec.compute.accelerator:
+    """Note what a new run evaluates, loads and claims, or if machines start or stop costing money."""
+    if starting_changes([change]):
+        added = [*_start_notes(inputs, change)]
+    else:
+        added = [_COST_NOTES.get(change.action, "")] if _costs_money(inputs, change) else []
+    note = "; ".join(filter(None, (change.note, *added)))
+    return replace(change, note=note) if any(added) else change
+
+
+def _start_notes(inputs: PlanInputs, change: Change) -> Iterator[str]:
+    if followed := change.job_spec.followed_job:
+        yield _evaluations_note(change, followed)
+    for name in (change.after or {}).get("checkpoint_pins") or ():
+        if name in inputs.best:
+            yield f"loads {inputs.best[name][1]}"
+    if not change.job_spec.compute.accelerator:  # it claims all
         facts = (placement.facts for placement in rank_placements(inputs, change))
-        count = max((node.usable_gpus() for node in facts if node), default=0)
-        note = f"claims all GPUs of its node: {count}" if count else ""
-    for name in (
-        (change.after or {}).get("checkpoint_pins") or () if starting_changes([change]) else ()
-    ):
-        note = "; ".join(
-            filter(None, (f"loads {inputs.best[name][1]}" if name in inputs.best else "", note))
-        )
-    if starting_changes([change]) and (followed := change.job_spec.followed_job):
-        note = "; ".join(filter(None, (_evaluations_note(change, followed), note)))
-    return replace(change, note="; ".join(filter(None, (change.note, note)))) if note else change
+        if count := max((node.usable_gpus() for node in facts if node), default=0):
+            yield f"claims all GPUs of its node: {count}"
 
 
 def _evaluations_note(change: Change, followed: Address) -> str:
