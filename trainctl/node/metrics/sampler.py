@@ -77,13 +77,17 @@ class Sampler:
 
     def finish(self) -> None:
         """Take a last sample, and kill one that is still running."""
+        self.settle()
+        with contextlib.suppress(OSError):
+            if self._child is None:
+                self._start(last=True)
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for a sample that is running, or kill it: it would store what an earlier attempt reported."""
         with contextlib.suppress(OSError):
             self._wait(_LAST_SECONDS)
             self._kill()
-            if self._child is None:
-                self._start(last=True)
-                self._wait(_LAST_SECONDS)
-                self._kill()
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -94,7 +98,7 @@ class Sampler:
     def _kill(self) -> None:
         if self._child is not None:
             os.kill(self._child, signal.SIGKILL)
-            self._wait(_POLL_SECONDS)
+            self._wait(_LAST_SECONDS)
 
     def _start(self, *, last: bool = False) -> None:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)

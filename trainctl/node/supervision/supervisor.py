@@ -318,6 +318,7 @@ class _Supervisor:
 
     def _launch(self, spec: RunSpec, number: int, stage: str = "") -> Launch:
         prepared = prepare_job(self._run, spec, self._request.data)
+        self._sampler.settle()
         variables = {} if stage else self._progress.variables()
         variables.update(job_environment(self._run, spec, self._request.secrets))
         variables.update(NO_GPUS if stage else self._allocation.variables)

@@ -7,12 +7,19 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.support.machines.gpus import FakeNvidiaGpus
 from tests.support.node_program.nodes import NodeHarness, wait_for
+from trainctl.base.protocol.runs import StartRequest
+from trainctl.node.metrics import sampler
+from trainctl.node.runs import points
+from trainctl.node.runs.points import PointLog
+from trainctl.node.runs.record import NodeRun
+from trainctl.node.supervision import start_methods
+from trainctl.node.system.layout import Layout
 
 TRAIN = """\
 for step in {steps}; do
@@ -79,6 +86,30 @@ def test_each_complete_checkpoint_is_evaluated_once(node: NodeHarness) -> None:
     assert node.log("eval-1").splitlines() == [
         f"==> checkpoint-{step}, step {step} <==" for step in (10, 20, 30)
     ]
+
+
+def test_a_slow_sample_of_one_evaluation_is_none_of_the_next(
+    node: NodeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample begins with the last chores of an evaluation, has read what that reported, and stores it late."""
+
+    class SlowLog(PointLog):
+        def read_lines(self, *arguments: Any, **settings: Any) -> bool:
+            more = super().read_lines(*arguments, **settings)
+            time.sleep(0 if settings["is_over"] else 0.3)
+            return more
+
+    node.start(train(node))
+    node.ended("train-1")
+    monkeypatch.setattr(points, "PointLog", SlowLog)
+    monkeypatch.setattr(sampler, "_COST_RATIO", 0)
+    monkeypatch.setattr(sampler, "_INTERVAL", 0)
+    request = {"run": evaluate(node), "root": str(node.root), "data": str(node.data), "secrets": {}}
+    start_methods.start(cast("StartRequest", request), lambda _: None)
+    status = node.ended("eval-1")
+
+    assert status["results"]["accuracy"]["last"] == {"value": 0.3, "step": 30}
+    assert points.points_of(NodeRun(Layout(str(node.root)), "eval-1"))["accuracy"].count == 3
 
 
 def test_a_failed_evaluation_does_not_stop_the_others(node: NodeHarness) -> None:
