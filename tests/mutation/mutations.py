@@ -258,19 +258,15 @@ MUTATIONS = [
         "trainctl/node/metrics",
         ("tests/unit/node/metrics/test_progress.py",),
         ("progress.py", 'if not row.keys() & {"step", "loss"}:', "if False:"),
-        (
-            "progress.py",
-            "if not hmac.compare_digest(actual.encode(), expected.encode()):",
-            "if False:",
-        ),
-        ("progress.py", "if length > _MAX_BYTES:", "if False:"),
+        ("trainer_hook.py", "if not state.is_world_process_zero:", "if False:"),
+        ("trainer_hook.py", "> _SECONDS:", "> 0.0:"),
     ),
     *_mutations(
         "trainctl/node/runs",
         ("tests/unit/node/runs/test_points.py",),
         ("points.py", "and abs(number) <= sys.float_info.max", ""),
-        ("points.py", "stream.seek(size)", "stream.seek(0, 2)"),
-        ("points.py", ") != self._before:", ") == 0:"),
+        ("points.py", 'facts.st_ino != head["inode"] or ', ""),
+        ("points.py", ' or facts.st_size < head["offset"]:', ":"),
         ("points.py", "if given > _EARLIEST:", "if given:"),
     ),
 ]

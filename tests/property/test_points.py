@@ -21,26 +21,21 @@ MOST = 40
 def few_points() -> Any:
     """Keep 40 points instead of 20,000."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "MAX_BYTES", (MOST - 3) * module.POINT_BYTES)
+        patched.setattr(module, "MAX_POINTS", MOST)
         yield
 
 
-def reported(values: list[float], every: int = 7) -> KeyPoints:
-    """Points whose step is their number; thinned after every few."""
+def reported(values: list[float]) -> KeyPoints:
+    """Points whose step is their number."""
     points = KeyPoints()
     for number, value in enumerate(values):
         points.add(value, number, 1e9 + number)
-        if number % every == 0:
-            points.thin()
-    points.thin()
     return points
 
 
-@given(st.lists(numbers, min_size=1, max_size=500), st.integers(1, 200))
-def test_thinning_keeps_first_last_and_extremes_and_is_even(
-    values: list[float], every: int
-) -> None:
-    points = reported(values, every)
+@given(st.lists(numbers, min_size=1, max_size=500))
+def test_thinning_keeps_first_last_and_extremes_and_is_even(values: list[float]) -> None:
+    points = reported(values)
     kept, steps, times = points.columns()
     numbers = [int(step) for step in steps]
     assert numbers == sorted(set(numbers))
@@ -55,7 +50,6 @@ def test_thinning_keeps_first_last_and_extremes_and_is_even(
         assert list(kept) == values
     else:
         assert len(kept) >= MOST / 2 - 3
-    assert reported(values, every + 1).columns() == points.columns()
 
 
 @given(st.lists(numbers, min_size=2, max_size=300), st.data())
@@ -90,8 +84,9 @@ def test_the_value_at_a_step(reports: list[tuple[int | None, float]], step: int)
         {"data": "no"},
         {"data": ""},
         {"stride": 0},
-        {"stride": "1"},
-        {"start": None},
+        {"stride": "a"},
+        {"count": 1},
+        {"count": 3},
         {"last": [0]},
         {"min": None},
         {"max": [0, "a", None, 0]},
@@ -101,9 +96,9 @@ def test_the_value_at_a_step(reports: list[tuple[int | None, float]], step: int)
 def test_invalid_points_are_refused(change: dict[str, Any]) -> None:
     points = reported([1.0, 2.0])
     document = points_json({"loss": points})
-    document["keys"]["loss"].update(change)
-    with pytest.raises(ValueError, match="points"):
-        update_points({}, document)
-    with pytest.raises(ValueError, match="format"):
-        update_points({}, {**points_json({}), "format": 2})
+    document["loss"].update(change)
+    documents: tuple[Any, ...] = (document, [], {"loss": 1})
+    for invalid in documents:
+        with pytest.raises(ValueError, match="invalid points"):
+            update_points({}, invalid)
     assert not math.isnan(points.columns()[1][0])

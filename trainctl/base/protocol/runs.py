@@ -168,14 +168,13 @@ UploadStatus = TypedDict(
 )
 """Upload of a run's checkpoints; empty if it keeps none. ``pending``: names of checkpoints not yet uploaded."""
 
-ReportedStep = TypedDict(
-    "ReportedStep", {"step": Optional[int], "total": Optional[int], "loss": Optional[float]}
-)
 
-
-class TrainingProgress(ReportedStep):
+class TrainingProgress(TypedDict):
     """Progress that a job reported last."""
 
+    step: Optional[int]
+    total: Optional[int]
+    loss: Optional[float]
     remaining_seconds: Optional[float]
     updated_at: float
 

@@ -225,7 +225,7 @@ _KEPT = "__TRAINCTL_"
 """Prefix of copies that a startup file doesn't know and so doesn't change."""
 
 _HEAD = """\
-{before}if [ -n "${{TRAINCTL_PROGRESS-}}" ] && [ "${{DISABLE_KUBEFLOW_INTEGRATION-}}" != TRUE ]; then
+{before}if [ -n "${{TRAINCTL_PROGRESS-}}" ]; then
     export PYTHONPATH="${{TRAINCTL_PROGRESS%/*}}/python${{PYTHONPATH:+:$PYTHONPATH}}"
 fi
 set -e

@@ -23,7 +23,7 @@ from trainctl.errors import TrainctlError, UnknownOnNode
 from trainctl.node.containers.cleanup import container_processes
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs.event_files import MARK
-from trainctl.node.runs.points import ProgressTimes, update_results
+from trainctl.node.runs.points import update_results
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system import gpus
 from trainctl.node.system.layout import Layout
@@ -58,9 +58,8 @@ class Sampler:
     Intervals grow from 1 s to 10 s, longer if samples would take more than 0.5 % of the machine.
     """
 
-    def __init__(self, run: NodeRun, spec: RunSpec, times: ProgressTimes) -> None:
+    def __init__(self, run: NodeRun, spec: RunSpec) -> None:
         self._run = run
-        self._times = times
         self._spec = spec
         self._child: Optional[int] = None
         self._began = self._started = time.monotonic()
@@ -165,7 +164,7 @@ class Sampler:
             sample["host"]["cpu_usage"] = _rate(sample["host"], before["host"], seconds)
         sample["progress"] = read_progress(self._run, started_at)
         if not last:  # the supervisor reads the rest
-            update_results(self._run, self._times, event_files(self._run))
+            update_results(self._run, event_files(self._run))
         code = 0
         try:
             with_gpus = self._started >= self._gpus_due and not last

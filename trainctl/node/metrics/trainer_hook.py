@@ -1,7 +1,7 @@
-"""What the ``Trainer`` of transformers logs, reported from inside its process.
+"""What the ``Trainer`` of transformers logs, and its step every few seconds, reported from inside its process.
 
-Its own reports, see ``progress``, are one in 5 s, with a step of up to 5 s later. A directory first in PYTHONPATH has this
-as ``sitecustomize``, as that of OpenTelemetry; whatever fails in it, the job runs as without it.
+A directory first in PYTHONPATH has this as ``sitecustomize``, as that of OpenTelemetry; whatever fails in it, the job
+runs as without it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ SOURCE = b'''\
 """Reports what transformers' Trainer logs to trainctl; imports the sitecustomize that this one hides."""
 import os
 import sys
+import time
+
+_SECONDS = 5.0
+_reported = [0.0]
 
 
 class _Finder(object):
@@ -27,8 +31,9 @@ class _Finder(object):
 
             def exec_module(module):
                 execute(module)
-                if hasattr(module, "DefaultFlowCallback"):
-                    module.DefaultFlowCallback.on_log = _on_log
+                callback = getattr(module, "DefaultFlowCallback", None)
+                if hasattr(callback, "on_step_end"):
+                    _add_reports(callback)
 
             spec.loader.exec_module = exec_module
         except AttributeError:  # not found, or by a loader of another kind
@@ -36,21 +41,36 @@ class _Finder(object):
         return spec
 
 
-def _on_log(self, args, state, control, logs=None, **more):
+def _add_reports(callback):
+    on_step_end = callback.on_step_end
+
+    def report_step(self, args, state, control, **more):
+        if time.time() - _reported[0] > _SECONDS:
+            _report(state, {})
+        return on_step_end(self, args, state, control, **more)
+
+    def report_logs(self, args, state, control, logs=None, **more):
+        _report(state, logs or {})
+
+    callback.on_step_end, callback.on_log = report_step, report_logs
+
+
+def _report(state, logs):
     try:
         import json
-        import time
 
-        if state.is_world_process_zero and logs:
-            row = {"step": state.global_step, "total": state.max_steps, "time": time.time()}
-            for name, value in logs.items():
-                if not isinstance(value, (bool, str)) and name not in row:
-                    try:
-                        row[name] = float(value)
-                    except (TypeError, ValueError):
-                        pass
-            with open(os.environ["TRAINCTL_PROGRESS"], "a") as stream:
-                stream.write(json.dumps(row) + "\\n")
+        if not state.is_world_process_zero:
+            return
+        _reported[0] = time.time()
+        row = {"step": state.global_step, "total": state.max_steps, "time": _reported[0]}
+        for name, value in logs.items():
+            if not isinstance(value, (bool, str)) and name not in row:
+                try:
+                    row[name] = float(value)
+                except (TypeError, ValueError):
+                    pass
+        with open(os.environ["TRAINCTL_PROGRESS"], "a") as stream:
+            stream.write(json.dumps(row) + "\\n")
     except Exception:
         pass
 

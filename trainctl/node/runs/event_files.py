@@ -8,15 +8,15 @@ https://protobuf.dev/programming-guides/encoding. Checksums are not verified.
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from typing import Any, Iterator, List, Optional, Tuple
+
+from trainctl.base.filesystem.files import open_file
 
 MARK = "tfevents"
 """Part of the name of each such file."""
 _READ_BYTES = 2**22
-_HEAD = 12  # length and its checksum
-_TAIL = 4
+_HEAD, _TAIL = 12, 4  # length and its checksum; checksum
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
 _SIZES = {_DOUBLE: 8, _FLOAT: 4}
 
@@ -27,30 +27,28 @@ Scalar = Tuple[str, float, int, float]
 def read_scalars(path: str, offset: int) -> Tuple[List[Scalar], int]:
     """Return scalars from an offset on, and the offset of the next record, the same at the end; OSError if unreadable.
 
-    A corrupt file ends where it is corrupt. ValueError for something that isn't a file.
+    A corrupt file ends where it is corrupt. Something that isn't a file has none.
     """
     found: List[Scalar] = []
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise ValueError(f"{path} is not a file")
+    stream = open_file(path)
+    if stream is None:
+        return found, offset
+    with stream:
+        total = stream.seek(0, os.SEEK_END)
         stream.seek(offset)
-        end = offset + _READ_BYTES
-        while offset < end:
-            head = stream.read(_HEAD)
-            size = struct.unpack("<Q", head[:8])[0] + _TAIL if len(head) == _HEAD else 0
-            if not size or offset + _HEAD + size > facts.st_size:
-                break
-            offset += _HEAD + size
-            if size > _READ_BYTES:  # no scalar: an image or a graph
-                stream.seek(offset)
-                continue
-            try:
-                found += _scalars(stream.read(size)[:-_TAIL])
-            except (AttributeError, KeyError, TypeError, ValueError, struct.error):
-                return found, offset - _HEAD - size
-    return found, offset
+        data = stream.read(_READ_BYTES)
+    at = 0
+    while at + _HEAD <= len(data):
+        end = at + _HEAD + struct.unpack("<Q", data[at : at + 8])[0] + _TAIL
+        if offset + end > total or (at and end > len(data)):
+            break  # the next call reads it
+        try:
+            if end <= len(data):  # no scalar is larger: an image or a graph
+                found += _scalars(data[at + _HEAD : end - _TAIL])
+        except (AttributeError, KeyError, TypeError, ValueError, struct.error):
+            break
+        at = end
+    return found, offset + at
 
 
 def _scalars(data: bytes) -> Iterator[Scalar]:
@@ -68,12 +66,10 @@ def _scalars(data: bytes) -> Iterator[Scalar]:
 
 def _tensor_scalar(data: bytes) -> Optional[float]:
     """Return the number in a tensor of one float or double; None for others."""
-    tensor = dict(_fields(data))
-    form = {1: "<f", 2: "<d"}.get(tensor.get(1, 0))  # DT_FLOAT, DT_DOUBLE
-    content = (
-        tensor.get(4) or tensor.get(5) or tensor.get(6)
-    )  # tensor_content, float_val, double_val
-    if not form or not content or len(content) != struct.calcsize(form):
+    tensor = dict(_fields(data))  # dtype; tensor_content, float_val or double_val
+    form = {1: "<f", 2: "<d"}.get(tensor.get(1, 0))
+    content = tensor.get(4) or tensor.get(5) or tensor.get(6) or b""
+    if not form or len(content) != struct.calcsize(form):
         return None
     return float(struct.unpack(form, content)[0])
 
@@ -97,12 +93,8 @@ def _fields(message: bytes) -> Iterator[Tuple[int, Any]]:
 
 def _varint(message: bytes, at: int) -> Tuple[int, int]:
     value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(message):
-            break
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
+    for number, byte in enumerate(message[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * number
         if byte < 0x80:
-            return value, at
+            return value, at + number + 1
     raise ValueError("corrupt number")

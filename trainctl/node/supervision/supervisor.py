@@ -38,7 +38,7 @@ from trainctl.node.environment.workspace import (
     shell_program,
     started_commands,
 )
-from trainctl.node.metrics.progress import ProgressEndpoint
+from trainctl.node.metrics.progress import begin_progress
 from trainctl.node.metrics.sampler import Sampler, event_files
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import (
@@ -144,8 +144,7 @@ class _Supervisor:
             )
         self._allocation: Allocation = self._peers.allocation()
         self._uploads = UploaderProcess(request.run, request.spec, request.secrets, request.data)
-        self._progress = ProgressEndpoint(request.run)
-        self._sampler = Sampler(request.run, request.spec, self._progress.times)
+        self._sampler = Sampler(request.run, request.spec)
         self._place = HeldPlace(request.run, request.spec, self._update_record)
         self._disks = DiskGuard(request.run, request.spec)
         self._stand_in = StandIn(request.run, request.spec, lambda: _Supervisor(request).run())
@@ -211,7 +210,7 @@ class _Supervisor:
         loaded = load_checkpoints(run, request.spec, request.secrets, request.data)
         self._update_record(loaded=loaded)
         self._uploads.start_and_announce()
-        return self._attempts([self._progress.times, self._sampler, self._uploads.restart_if_dead])
+        return self._attempts([self._sampler, self._uploads.restart_if_dead])
 
     def _evaluate_checkpoints(self) -> Optional[RunOutcome]:
         request = self._request
@@ -271,7 +270,6 @@ class _Supervisor:
         attempt = Attempt(self._run, self._rank, launch, self._grace, self._allocation.descriptors)
 
         def on_start() -> None:
-            self._progress.serve()
             if number == 1:
                 self._clock = Stopwatch()
                 at = self._record.get("started_at", self._clock.wall)  # of the first evaluation
@@ -319,7 +317,7 @@ class _Supervisor:
     def _launch(self, spec: RunSpec, number: int, stage: str = "") -> Launch:
         prepared = prepare_job(self._run, spec, self._request.data)
         self._sampler.settle()
-        variables = {} if stage else self._progress.variables()
+        variables = {} if stage else begin_progress(self._run)
         variables.update(job_environment(self._run, spec, self._request.secrets))
         variables.update(NO_GPUS if stage else self._allocation.variables)
         variables.update(prepared.variables)
@@ -379,9 +377,8 @@ class _Supervisor:
         if not outcome.root_cause:
             del ending["root_cause"]
         with contextlib.suppress(OSError):
-            times = self._progress.times
             found = event_files(self._run)
-            ending["results"] = update_results(self._run, times, found, is_over=True) or None
+            ending["results"] = update_results(self._run, found, is_over=True) or None
         for _ in range(_WRITE_ATTEMPTS):
             with contextlib.suppress(OSError):
                 remove_tree(self._run.scratch)

@@ -153,7 +153,7 @@ class _PointReader:
         if reported.rank in (None, rank):
             if isinstance(reply, NodeError):
                 reported.problem = reply.summary
-            elif reply["keys"]:
+            elif reply:
                 reported.rank, reported.problem = rank, ""
                 try:
                     update_points(reported.points, reply)

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.cases import cases
-from tests.support.node_program.nodes import NodeHarness, wait_for
-from trainctl.base.points import RunPoints, update_points
+from tests.support.node_program.nodes import NodeHarness
 from trainctl.node.metrics import trainer_hook
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs.points import begin_attempt, update_results
@@ -23,58 +22,9 @@ from trainctl.node.system.layout import Layout
 
 pytestmark = pytest.mark.integration
 
-POST = """\
-python3 - <<'PYTHON'
-import json, os, ssl, urllib.error, urllib.request
-
-def post(token, length=0, **status):
-    url, ca = os.environ["KUBEFLOW_TRAINER_STATUS_URL"], os.environ["KUBEFLOW_TRAINER_STATUS_CA_CERT"]
-    body = json.dumps({"trainerStatus": status}).encode()
-    headers = {"Authorization": f"Bearer {token}", "Content-Length": str(length or len(body))}
-    request = urllib.request.Request(url, body, headers, method="POST")
-    context = ssl.create_default_context(cafile=ca)
-    try:
-        return urllib.request.urlopen(request, timeout=5, context=context).status
-    except urllib.error.HTTPError as error:
-        return error.code
-
-token = open(os.environ["KUBEFLOW_TRAINER_STATUS_TOKEN"]).read()
-assert open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read() == token
-assert post("another", progressPercentage=99) == 401
-assert post(token, metrics=5) == 400
-assert post(token, 2**18 + 1, metrics=[]) == 413
-assert post(token, progressPercentage=0, metrics=[{"name": "total_steps", "value": "200"}]) == 200
-metrics = {"loss": "0.25", "note": "text", "current_step": "50", "total_steps": "200", "lr": "nan"}
-metrics = [{"name": name, "value": value} for name, value in metrics.items()]
-assert post(token, progressPercentage=25, estimatedRemainingSeconds=600, metrics=metrics) == 200
-metrics += [{"name": "eval_loss", "value": "0.5"}, {"name": "current_step", "value": "100"}]
-assert post(token, progressPercentage=50, estimatedRemainingSeconds=600, metrics=metrics) == 200
-with open(os.environ["TRAINCTL_PROGRESS"], "a") as lines:
-    print(json.dumps({"step": 110, "loss": 0.125}), file=lines)
-metrics = [{"name": "loss", "value": "0.2"}, {"name": "current_step", "value": "150"}]
-assert post(token, progressPercentage=75, metrics=metrics) == 200
-PYTHON
-"""
-"""Posts as KEP-2779 describes."""
-
 
 def progress(node: NodeHarness) -> Any:
     return node.call("status", {"keys": ["run-1"]})["runs"]["run-1"]["progress"]
-
-
-def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
-    """A value that is sent again is no other point; values of a job that also appends lines are those of its lines."""
-    node.start(node.spec(POST, "sleep 60"))
-    result = wait_for(lambda: (progress(node) or {}).get("step") == 150 and progress(node))
-
-    assert (result["step"], result["total"], result["loss"]) == (150, 200, 0.125)
-    assert 0 <= result["remaining_seconds"] < 500  # by steps, not the 600 s of the report
-    found: RunPoints = {}
-    update_points(
-        found, node.call("points", {"runs": {"run-1": {}}, "keys": None})["runs"]["run-1"]
-    )
-    columns = {key: [*map(list, points.columns()[:2])] for key, points in found.items()}
-    assert columns == {"loss": [[0.25, 0.125], [50, 110]], "eval_loss": [[0.5], [100]]}
 
 
 @pytest.mark.parametrize("case", cases("node/time_left"))
@@ -190,6 +140,43 @@ def test_the_hook_of_transformers_breaks_no_import(tmp_path: Path) -> None:
         environment = {"PYTHONPATH": f"{tmp_path}:{paths}"}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)  # fmt: skip
         assert done.stderr.rstrip().rpartition("\n")[2].partition(":")[0] == error
+
+
+TRAINER = """
+class DefaultFlowCallback:
+    def on_step_end(self, args, state, control, **more):
+        return "control"
+"""
+CALLS = """\
+import sys, time
+from types import SimpleNamespace
+from transformers.trainer_callback import DefaultFlowCallback
+
+now, trainer = [1.7e9], DefaultFlowCallback()
+time.time = lambda: now[0]
+for step in range(1, 5):
+    now[0] += 2
+    state = SimpleNamespace(global_step=step, max_steps=9, is_world_process_zero=sys.argv[1] == "0")
+    assert trainer.on_step_end(None, state, None, model=1) == "control"
+trainer.on_log(None, state, None, logs={"loss": "0.5", "eval_loss": 0.25, "step": 7, "note": "text"})
+"""
+
+
+def test_the_hook_reports_logs_and_a_step_every_few_seconds(tmp_path: Path) -> None:
+    """Of the first process only."""
+    (tmp_path / "sitecustomize.py").write_bytes(trainer_hook.SOURCE)
+    (tmp_path / "own/transformers").mkdir(parents=True)
+    (tmp_path / "own/transformers/trainer_callback.py").write_text(TRAINER)
+    environment = {"PYTHONPATH": f"{tmp_path}:{tmp_path}/own", "TRAINCTL_PROGRESS": f"{tmp_path}/l"}
+    for rank in ("1", "0"):
+        subprocess.run([sys.executable, "-c", CALLS, rank], env=environment, check=True)
+    rows = [json.loads(line) for line in (tmp_path / "l").read_text().splitlines()]
+    assert [(row.pop("step"), row.pop("total"), row.pop("time") - 1.7e9) for row in rows] == [
+        (1, 9, 2),
+        (4, 9, 8),
+        (4, 9, 8),
+    ]
+    assert rows == [{}, {}, {"eval_loss": 0.25}]
 
 
 def test_python_2_has_no_hook(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from trainctl.base import points as base_points
 from trainctl.base.points import update_points
 from trainctl.node.runs import points as module
 from trainctl.node.runs.points import (
-    PointLog,
-    ProgressTimes,
     begin_attempt,
     points_of,
     read_points,
@@ -69,11 +67,9 @@ def test_points_of_many_readings_and_attempts(
     run: NodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thinned in its files as in memory, over attempts, and whoever is killed when."""
-    monkeypatch.setattr(base_points, "MAX_BYTES", 37 * base_points.POINT_BYTES)
-    monkeypatch.setattr(module, "MAX_BYTES", 37 * base_points.POINT_BYTES)
-    monkeypatch.setattr(module, "_STORE_LINES", 11)
+    monkeypatch.setattr(base_points, "MAX_POINTS", 40)
     expected = base_points.KeyPoints()
-    store: Any = vars(module)["write_json"]
+    store: Any = vars(module)["write_atomic"]
 
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -82,31 +78,27 @@ def test_points_of_many_readings_and_attempts(
         report(run, {"step": step, "loss": step % 97, "time": 1e9 + 1 + step})
         expected.add(step % 97, step, 1e9 + 1 + step)
         if step % 40 == 17:
-            monkeypatch.setattr(module, "write_json", killed)
+            monkeypatch.setattr(module, "write_atomic", killed)
             with pytest.raises(KeyboardInterrupt):
                 update_results(run)
-            monkeypatch.setattr(module, "write_json", store)
+            monkeypatch.setattr(module, "write_atomic", store)
         if step % 23 == 0:
             update_results(run)
         if step % 110 == 0:
             begin_attempt(run)
-    expected.thin()
     assert points_of(run)["loss"].columns() == expected.columns()
     update_results(run, is_over=True)
     assert points_of(run)["loss"].columns() == expected.columns()
     report(run, {"late": 1.5}, *({"all": step} for step in range(1000)))
     update_results(run)
     assert points_of(run)["all"].stride == 32
-    assert len([*run.points.iterdir()]) == 3
 
 
 def test_a_file_that_a_job_truncates_or_replaces(run: NodeRun) -> None:
     """Lines that were read stay points; the others are read from the first."""
-    report(run, {"step": 1, "loss": 5})
+    report(run, *({"step": step, "loss": 5} for step in range(3)))
     update_results(run)
-    report(run, {"step": 2, "loss": 4}, mode="w")  # of the same length
-    update_results(run)
-    report(run, *({"step": step, "loss": 1} for step in range(3, 6)), mode="w")
+    report(run, {"step": 4, "loss": 1}, mode="w")
     update_results(run)
     other = run.progress / "other"
     other.write_text('{"step": 6, "loss": 0}\n')
@@ -114,7 +106,7 @@ def test_a_file_that_a_job_truncates_or_replaces(run: NodeRun) -> None:
     update_results(run)
     run.progress_lines.unlink()
     update_results(run)
-    assert losses(run) == [5, 4, 1, 1, 1, 0]
+    assert losses(run) == [5, 5, 5, 1, 0]
 
 
 def test_a_new_attempt_that_reports_the_same(run: NodeRun) -> None:
@@ -151,9 +143,7 @@ def test_hostile_lines(run: NodeRun) -> None:
     keys = {"../../etc/passwd", "\ud800", "\0\x1b[2J", "", "acc", "late", "far"}
     assert found.keys() == keys
     assert {key: list(points.columns()[0]) for key, points in found.items()}["acc"] == [0.5]
-    assert sorted(path.name for path in run.points.iterdir()) == [
-        f"{n}-1" for n in range(len(keys))
-    ]
+    assert sorted(path.name for path in run.directory.iterdir()) == ["points", "progress"]
 
 
 def test_a_full_disk_loses_nothing(run: NodeRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +155,7 @@ def test_a_full_disk_loses_nothing(run: NodeRun, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "write_json", full)
+        patched.setattr(module, "write_atomic", full)
         assert update_results(run, is_over=True)["loss"]["min"] == {"value": 2, "step": 2}
         assert losses(run) == [3, 2]
         with pytest.raises(OSError, match="space"):
@@ -175,33 +165,21 @@ def test_a_full_disk_loses_nothing(run: NodeRun, monkeypatch: pytest.MonkeyPatch
     assert losses(run) == [3, 2, 1]
 
 
-def test_times_are_unaffected_by_changes_of_the_clock(
-    run: NodeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A line has the time of the first call after it."""
-    times = ProgressTimes(run)
-    begun = time.time()
-    for step, clock in enumerate((begun, begun - 1e6, begun + 1e6)):
-        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
-        report(run, {"step": step, "loss": step})
-        times()
-    update_results(run, times)
-    found = points_of(run)["loss"].columns()[2]
-    assert list(found) == sorted(found)
-    assert begun - 100 < found[0] < found[1] < found[2] < begun + 100
+def test_lines_without_a_time_are_spread_over_that_since_the_last_reading(run: NodeRun) -> None:
+    """Over at most 10 seconds, in their order, also if the clock was set back."""
 
-
-def test_lines_that_were_read_are_freed(run: NodeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FREE_BYTES", 2**17)
-    for number in range(4):
-        report(run, *({"step": step, "loss": number} for step in range(10_000)))
+    def add(modified: float, *rows: Any) -> list[float]:
+        report(run, *rows)
+        os.utime(run.progress_lines, (modified, modified))
+        before = len(losses(run)) - len(rows)
         update_results(run)
-    status = run.progress_lines.stat()
-    assert status.st_size > 1_000_000
-    assert status.st_blocks * 512 < 2**18
-    assert run.progress_lines.read_bytes().startswith(b'{"step": 0, "loss": 0}\n')
-    assert PointLog(run).results["loss"]["max"]["value"] == 3
-    assert points_of(run)["loss"].count == 40_000
+        return list(points_of(run)["loss"].columns()[2])[before:]
+
+    rows = [{"loss": 1}] * 4
+    assert add(1.7e9, *rows) == [1.7e9 - 7.5, 1.7e9 - 5, 1.7e9 - 2.5, 1.7e9]
+    assert add(1.7e9 + 4, *rows) == [1.7e9 + 1, 1.7e9 + 2, 1.7e9 + 3, 1.7e9 + 4]
+    assert add(1.7e9 + 3600, *rows[:1]) == [1.7e9 + 3600]
+    assert add(1.6e9, *rows[:2]) == [1.7e9 + 3600] * 2
 
 
 def test_a_run_whose_supervisor_is_killed(node: NodeHarness) -> None:

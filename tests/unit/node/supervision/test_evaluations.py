@@ -94,10 +94,9 @@ def test_a_slow_sample_of_one_evaluation_is_none_of_the_next(
     """A sample begins with the last chores of an evaluation, has read what that reported, and stores it late."""
 
     class SlowLog(PointLog):
-        def read_lines(self, *arguments: Any, **settings: Any) -> bool:
-            more = super().read_lines(*arguments, **settings)
-            time.sleep(0 if settings["is_over"] else 0.3)
-            return more
+        def read_lines(self, seconds: float, *, is_over: bool = False) -> None:
+            super().read_lines(seconds, is_over=is_over)
+            time.sleep(0 if is_over else 0.3)
 
     node.start(train(node))
     node.ended("train-1")
