@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from html import escape as escape_html
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -41,12 +41,12 @@ _MOST_DRAWN, _MOST_OPEN = 150, 12
 
 
 class HtmlLine(str):
-    """A line that is HTML already."""
+    """Text that is HTML already."""
 
 
 def html_text(words: str) -> str:
-    """Escape text for HTML."""
-    return escape_html(escape(words))
+    """Escape text for HTML, unless it is HTML already."""
+    return words if isinstance(words, HtmlLine) else escape_html(escape(words))
 
 
 def html_code(words: str) -> str:
@@ -58,7 +58,7 @@ def preformatted(lines: Iterable[str]) -> str:
     """Return text lines as ``<pre>``, and between them those that are HTML."""
     parts = []
     for is_html, group in groupby(lines, lambda line: isinstance(line, HtmlLine)):
-        shown = "\n".join(line if is_html else html_text(line) for line in group)
+        shown = "\n".join(map(html_text, group))
         parts.append(shown if is_html else f"<pre>{shown}</pre>")
     return "\n".join(parts)
 
@@ -83,22 +83,17 @@ def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) ->
 
 def plan_body(plan: Plan, now: float | None = None, *, concise: bool = False) -> list[str]:
     """Return the HTML of a plan below its heading."""
-    body = [f"<p>{html_text(verdict(plan))}</p>"] if plan.has_changes else []
-    body += _origin(plan)
-    groups = [] if concise else change_groups(plan, PAGE)
-    lost = sum(bool(section.items) for section in losses(plan, now, None))
     parts = [_section(section) for section in sections(plan, now, page=_PAGE)]
-    for part in parts[:lost]:
-        body += part
-    if groups:
-        body += ["<h2>Changes</h2>", *(_change(group, plan, len(groups)) for group in groups)]
-    for part in parts[lost:]:
-        body += part
+    if groups := [] if concise else change_groups(plan, PAGE):
+        changes = ["<h2>Changes</h2>", *(_change(group, plan, len(groups)) for group in groups)]
+        parts.insert(sum(bool(lost.items) for lost in losses(plan, now, None)), changes)
     graph = plan_graph(plan)
     if 0 < len(graph) <= _MOST_DRAWN:
-        body += ["<h2>Graph</h2>", "<p>Arrows point to what a resource needs.</p>"]
-        body += ['<div class="scroll">', *graph_svg(graph), "</div>"]
-    return [*body, f"<p>Plan digest: {html_code(plan.digest)}</p>"]
+        title = "<h2>Graph</h2><p>Arrows point to what a resource needs.</p>"
+        parts.append([title, '<div class="scroll">', *graph_svg(graph), "</div>"])
+    said = [f"<p>{html_text(verdict(plan))}</p>"] if plan.has_changes else []
+    digest = f"<p>Plan digest: {html_code(plan.digest)}</p>"
+    return [*said, *_origin(plan), *chain(*parts), digest]
 
 
 def _section(section: PlanSection) -> list[str]:
@@ -135,50 +130,37 @@ def _change(group: ChangeGroup, plan: Plan, count: int) -> str:
     return f'<details class="{mark}"{opened}>{summary}{"".join(lines)}</details>'
 
 
-def _table(columns: Mapping[str, Sequence[str]], right: Container[str]) -> list[str]:
+def _table(columns: Mapping[str, Sequence[str]], right: Container[str] = ()) -> list[str]:
+    """Return a table without its empty columns."""
     shown = {name: cells for name, cells in columns.items() if any(cells)}
-    classes = {name: ' class="n"' if name in right else "" for name in shown}
-    head = "".join(f"<th{classes[name]}>{html_text(name)}</th>" for name in shown)
-    rows = (
-        "".join(
-            f"<td{classes[name]}>{html_text(cell)}</td>"
-            for name, cell in zip(shown, row, strict=True)
-        )
-        for row in zip(*shown.values(), strict=True)
-    )
-    return [_html_table(head, rows)]
+    marks = [' class="n"' * (name in right) for name in shown]
+
+    def line(tag: str, cells: Iterable[str]) -> str:
+        marked = zip(marks, map(html_text, cells), strict=True)
+        return f"<tr>{''.join(f'<{tag}{mark}>{cell}</{tag}>' for mark, cell in marked)}</tr>"
+
+    body = "".join(line("td", row) for row in zip(*shown.values(), strict=True))
+    table = f"<table><thead>{line('th', shown)}</thead><tbody>{body}</tbody></table>"
+    return [HtmlLine(f'<div class="scroll">{table}</div>')] if shown else []
 
 
 def _attributes(
     rows: Sequence[AttributeRow], forced: Sequence[Path], unknown: Mapping[str, Any]
 ) -> list[str]:
-    rows = [*rows, *(AttributeRow("~", (name,), old, _LATER) for name, old in unknown.items())]
-    has_before = any(row.before is not MISSING for row in rows)
-    head = ("", "Attribute", *(["Before", "After"] if has_before else ["Value"]))
-    cells = []
-    for row in rows:
-        mark = " <em>forces replacement</em>" if is_forced(row, forced) else ""
-        values = [*([_value(row, row.before)] if has_before else []), _value(row, row.after)]
-        shown = "".join(f'<td class="value">{value}</td>' for value in values)
-        sign = f'<td class="{SIGN_CLASS[row.symbol]}">{row.symbol}</td>'
-        cells.append(f"{sign}<td>{html_text(row.name)}{mark}</td>{shown}")
-    return [_html_table("".join(f"<th>{name}</th>" for name in head), cells)] if cells else []
+    rows = [*rows, *(AttributeRow("~", (name,), old, UNKNOWN) for name, old in unknown.items())]
+    signs = [HtmlLine(f'<b class="{SIGN_CLASS[row.symbol]}">{row.symbol}</b>') for row in rows]
+    forces = [" <em>forces replacement</em>" * is_forced(row, forced) for row in rows]
+    names = [HtmlLine(html_text(row.name) + mark) for row, mark in zip(rows, forces, strict=True)]
+    before = [_value(row, row.before) for row in rows]
+    after = [_value(row, row.after) for row in rows]
+    title = "After" if any(before) else "Value"
+    return _table({"": signs, "Attribute": names, "Before": before, title: after})
 
 
-_LATER = object()
-
-
-def _value(row: AttributeRow, value: Any) -> str:
-    if value is _LATER:
-        return UNKNOWN
+def _value(row: AttributeRow, value: Any) -> HtmlLine:
     lines = escape_lines(value) if is_multiline(value) else [value_text(row, value)]
-    return escape_html("\n".join(lines))
-
-
-def _html_table(head: str, rows: Iterable[str]) -> HtmlLine:
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return HtmlLine(f'<div class="scroll">{table}</div>')
+    text = value if value is UNKNOWN else escape_html("\n".join(lines))
+    return HtmlLine("" if value is MISSING else f"<code>{text}</code>")
 
 
 _PAGE = PageStyle(100, plain, _table, _attributes)

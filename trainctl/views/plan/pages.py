@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from html import escape as escape_html
-from itertools import pairwise
 
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.model.address import Address
@@ -30,7 +29,7 @@ Graph = Mapping[str, Sequence[str]]
 SIGN_CLASS = {"+": "add", "=": "add", "~": "change", "-": "take", "-/+": "take"}
 """Classes of the symbols of actions, for colours."""
 
-_LETTER, _ROW, _GAP, _MARGIN = 8, 40, 64, 12
+_LETTER, _ROW, _STEP, _MARGIN = 8, 36, 28, 12
 
 
 def resource_graph(
@@ -80,68 +79,31 @@ def _edges(graph: Graph) -> list[tuple[str, str]]:
 
 
 def graph_svg(graph: Graph) -> list[str]:
-    """Return a drawing in columns: each resource is to the right of all that it needs, to which arrows point."""
-    columns = _columns(graph)
-    rows: list[list[str]] = [[] for _ in range(max(columns.values(), default=0) + 1)]
-    for label in graph:
-        rows[columns[label]].append(label)
-    routes = []
-    links: dict[str, list[str]] = {}
-    for label, other in _edges(graph):
-        passed = range(columns[label] - 1, columns[other], -1)
-        route = [label, *(f"{other}\0{column}" for column in passed), other]
-        routes.append(route)  # with places in the columns between, which arrows to a box share
-        for near, far in pairwise(route):
-            links.setdefault(near, []).append(far)
-        for name, column in zip(route[1:-1], passed, strict=True):
-            rows[column] += [name] if name not in rows[column] else []
-    places: dict[str, tuple[int, int, int]] = {}
-    x = _MARGIN
-    for members in rows:
-        members.sort(key=lambda name: sum(places[n][1] for n in links.get(name, ()) if n in places))
-        boxes = [display_width(name) for name in members if name in graph]
-        width = _LETTER * max(boxes, default=0) + 20
-        places |= {name: (x, _MARGIN + row * _ROW, width) for row, name in enumerate(members)}
-        x += width + _GAP
-    shapes = [_arrow([places[name] for name in route]) for route in routes]
-    for label in graph:
-        left, top, width = places[label]
-        mark = SIGN_CLASS.get(label.partition(" ")[0], "same")
-        box = f'x="{left}" y="{top}" width="{width}" height="26" rx="4" class="{mark}"'
-        shapes += [f"<rect {box}/>", _text(left + 10, top + 18, label)]
-    return _svg(x - _GAP + _MARGIN, max(map(len, rows)) * _ROW + _MARGIN, shapes)
-
-
-def _columns(graph: Graph) -> dict[str, int]:
+    """Return a drawing in steps: arrows lead up to what a resource needs, and past all other resources."""
     try:
-        order = list(TopologicalSorter(graph).static_order())
+        order = [*TopologicalSorter(graph).static_order()]
     except CycleError:  # possible in records only
-        order = list(graph)
-    columns: dict[str, int] = {}
+        order = [*graph]
+    needed = {other for others in graph.values() for other in others}
+    places: dict[str, tuple[int, int]] = {}
+    x, right, boxes = _MARGIN, 0, []
     for label in order:
-        columns[label] = max((columns.get(other, -1) + 1 for other in graph[label]), default=0)
-    return columns
-
-
-def _arrow(places: Sequence[tuple[int, int, int]]) -> str:
-    """Return a curve from the left of the first place to the right of the last, through those between."""
-    path = f"M{places[0][0]} {places[0][1] + 13}"
-    for (left, top, _), (to, row, width) in pairwise(places):
-        end, bend = to + width, _GAP // 2
-        path += f"C{left - bend} {top + 13} {end + bend} {row + 13} {end} {row + 13}"
-        path += f"H{to}" if (to, row, width) != places[-1] else "m7 -4l-7 4l7 4"
-    return f'<path d="{path}"/>'
-
-
-def _text(x: float, y: float, words: str) -> str:
-    shown = escape_html(escape(words))
-    return f'<text x="{x:.0f}" y="{y}" fill="currentColor" stroke="none">{shown}</text>'
-
-
-def _svg(width: int, height: int, shapes: Sequence[str]) -> list[str]:
+        y, width = _MARGIN + len(places) * _ROW, _LETTER * display_width(label) + 20
+        places[label], right = (x, y), max(right, x + width)
+        mark = SIGN_CLASS.get(label.partition(" ")[0], "same")
+        boxes += [
+            f'<rect x="{x}" y="{y}" width="{width}" height="26" rx="4" class="{mark}"/>',
+            f'<text x="{x + 10}" y="{y + 18}" fill="currentColor" stroke="none">{escape_html(escape(label))}</text>',
+        ]
+        x += _STEP if label in needed else 0
+    arrows = [(*places[label], *places[other]) for label, other in _edges(graph)]
+    paths = [
+        f'<path d="M{x} {y + 13}H{to + 14}V{top + 26}m-4 7l4 -7l4 7"/>' for x, y, to, top in arrows
+    ]
+    width, height = right + _MARGIN, _MARGIN + len(places) * _ROW
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     style = 'font-family="monospace" font-size="13" fill="none" stroke="currentColor"'
-    return [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *shapes, "</svg>"]
+    return [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *paths, *boxes, "</svg>"]
 
 
 _TICKS = compile_lazily(r"`+")
