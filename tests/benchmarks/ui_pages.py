@@ -17,6 +17,7 @@ from tests.support.node_program.nodes import wait_for
 from tests.support.projects.many_runs import record_points, record_runs
 from tests.support.projects.project import project
 from tests.support.servers.pages import Visit, chromium, served, site_of, visit
+from trainctl.ledger.usage import run_usage
 
 FIRST_PAGE, CHART = 1.0, 0.3
 """Limits in seconds."""
@@ -38,9 +39,9 @@ def main() -> int:
         run = record_runs(made, options.jobs, options.runs)
         record_points(made, run, options.charts, options.points)
         site = site_of(made, PATIENCE)
-        site.usage()  # as the command does before it prints the URL
+        site.fold(run_usage)  # as the command does before it prints the URL
         with served(site) as url, chromium() as browser:
-            shown = visit(browser.new_context(), url.replace("/?", "/static/icon.svg?"))
+            shown = visit(browser.new_context(), url.replace("/?", "/missing?"))
             seconds = [
                 _seconds(shown, path) for path in ("", "", "jobs", f"runs/{run}", f"runs/{run}")
             ]

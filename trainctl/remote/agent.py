@@ -64,8 +64,6 @@ class NodeAgent:
         self._archive = archive or node_archive()
         self._path = str(PurePosixPath(node.root) / "agent" / f"{self._archive.sha256}.pyz")
         self._argv = (*self._python(bootstrap.RUN), self._path, self._archive.sha256)
-        self.requests = 0
-        """How many calls were begun."""
         self._is_installed = False
         self._ephemeral = ephemeral
         self._bytecode = bytecode
@@ -93,7 +91,6 @@ class NodeAgent:
         ``following`` is sent after the request and before ``payload``; if short, it doesn't prevent the use of a session.
         ``payload`` may be a one-shot iterator, or an InputFeed with responses to the program's events; another thread reads it.
         """
-        self.requests += 1
         parser = ResponseParser(self._node.id, on_event)
         line = json.dumps(request).encode() + b"\n"
         silence = timeout or _SILENCE_SECONDS
@@ -123,7 +120,6 @@ class NodeAgent:
         timeout: float | None = None,
     ) -> None:
         """Call a ``read_`` method and pass on its bytes; an error may follow them."""
-        self.requests += 1
         line = json.dumps(request).encode() + b"\n"
         silence = timeout or _SILENCE_SECONDS
         output = self._call_process(method.name, (line, ()), (), on_bytes, silence)

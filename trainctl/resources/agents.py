@@ -6,7 +6,6 @@ import json
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -112,12 +111,6 @@ class Agents:
                     remote=not runs_this_python,
                 )
             return self._agents[key]
-
-    def requests(self) -> Counter[str]:
-        """Return the number of requests to each node, by a key that is equal for all of its agents."""
-        with self._lock:
-            counts = [Counter({node: agent.requests}) for (node, _), agent in self._agents.items()]
-        return sum(counts, Counter[str]())
 
     def shares_disk(self, provider: str) -> bool:
         """Whether the provider's nodes see the files of the client."""

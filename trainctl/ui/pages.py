@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from hashlib import sha256
+from importlib.resources import files
 from typing import Any, TypeVar
 
 from jinja2 import ChainableUndefined, Environment, PackageLoader, Undefined
@@ -16,41 +20,37 @@ from trainctl.base.units import format_bytes, format_duration
 from trainctl.errors import TrainctlError
 from trainctl.ledger.entries import Entry
 from trainctl.ledger.state import State
-from trainctl.ledger.usage import RunUsage, run_usage, usage_rows
+from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.manifest.files import manifest_files
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import JobStatus, NodeReport
-from trainctl.model.run import RunStatus
+from trainctl.model.run import LIVE_FIRST, RunStatus
 from trainctl.operations.nodes import report_nodes
-from trainctl.operations.runs.lookup import newest_runs, with_unrecorded_runs
+from trainctl.operations.runs.lookup import JobRun, newest_runs, with_unrecorded_runs
 from trainctl.operations.runs.resume import plan_with_resumes
 from trainctl.operations.runs.status import brief_statuses, pending_jobs
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import PlanOptions
 from trainctl.resources.runs.previous_runs import unrecorded_attempts
+from trainctl.resources.runs.run_control import runs_of
 from trainctl.ui.queries import PageQueries, QueryResult
 from trainctl.views.mirror import mirror_json
 from trainctl.views.nodes import nodes_json
 from trainctl.views.plan.html import plan_body
 from trainctl.views.plan.text import PAGE, heading
 from trainctl.views.problems import problem_lines
-from trainctl.views.runs.status import counts_by_state, progress_text
+from trainctl.views.runs.status import progress_text
 from trainctl.views.terminal.output import visible
 from trainctl.views.terminal.text import second
 
 T = TypeVar("T")
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'"  # fmt: skip
-_FULL, _PLAN_SECONDS = 0.9, 10.0
-"""Share of a disk from which it needs attention, and age of a plan from which it is made again."""
-STATE_CLASS = {
-    RunStatus.COMPLETED: "done",
-    RunStatus.RUNNING: "live",
-    **dict.fromkeys((RunStatus.PENDING, RunStatus.CREATED, RunStatus.DEPLOYING), "wait"),
-    RunStatus.STOPPED: "off",
-    **dict.fromkeys((RunStatus.FAILED, RunStatus.DEPLOY_FAILED, RunStatus.LOST), "bad"),
-}
-"""Classes of statuses, in the order of bars."""
+STYLE = files("trainctl.views.plan").joinpath("page.css").read_text()
+SCRIPT = files("trainctl.ui").joinpath("ui.js").read_text()
+_HASHES = [b64encode(sha256(text.encode()).digest()).decode() for text in (SCRIPT, STYLE)]
+POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; form-action 'self'; img-src data:; base-uri 'none'".format(*_HASHES)  # fmt: skip
+_FULL = 0.9
+"""Share of a disk from which it needs attention."""
 Attention = tuple[str, str, str, str]
 """A kind, an address, the reason, and a command."""
 
@@ -58,7 +58,7 @@ Attention = tuple[str, str, str, str]
 class PageRenderer:
     """Renders pages from answers that all open pages share; thread-safe.
 
-    ``patience``: how long a page waits for first answers, None for their end. ``static``: links name files.
+    ``patience``: how long a page waits for first answers, None for their end. ``static``: the pages become files.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class PageRenderer:
     ) -> None:  # fmt: skip
         self._open = open_workspace
         self._lock, self._plan_lock = threading.Lock(), threading.Lock()
-        self._opened: tuple[object, Workspace] | None = None
-        self._redact: Callable[[str], str] = str
-        self._plan: tuple[float, Mapping[str, Any]] = (0.0, {})
+        self._workspace = open_workspace()
+        self._stamp = _stamp_of(self._workspace)
+        self._folds: dict[Callable[..., Any], tuple[object, Any]] = {}
         self._static = static
-        self.queries = PageQueries(lambda: self.workspace.agents.requests(), patience)
+        self.queries = PageQueries(patience)
         self._templates = Environment(
             loader=PackageLoader("trainctl.ui"),
             autoescape=True,
@@ -82,28 +82,27 @@ class PageRenderer:
             "bytes": _optional(format_bytes),
             "short": _optional("{:.4g}".format),
             "second": second,
-            "data": self._data,
+            "progress": partial(progress_text, bar=False),
+            "numbered": "#{}".format,
         }
-        self._templates.globals |= {"bar": _bar, "badge": self._badge}
+        self._templates.policies["json.dumps_function"] = lambda value, **_: self.masked(
+            json.dumps(value, allow_nan=False)
+        )
 
     @property
     def workspace(self) -> Workspace:
         """The workspace, opened again after changes of the manifest, which may declare other secrets."""
         with self._lock:
-            if self._opened is None or self._opened[0] != _stamp_of(self._opened[1]):
-                if self._opened is not None:
-                    self._opened[1].__exit__()
-                workspace = self._open()
-                self._redact = workspace.settings.redactor.redact
-                _ = workspace.ledger, workspace.agents  # opened by one thread
-                self._opened = _stamp_of(workspace), workspace
-            return self._opened[1]
+            if (stamp := _stamp_of(self._workspace)) != self._stamp:
+                self._workspace.__exit__()
+                self._workspace, self._stamp = self._open(), stamp
+            _ = self._workspace.ledger, self._workspace.agents  # opened by one thread
+            return self._workspace
 
     def close(self) -> None:
         """Close the connections to nodes."""
         self.queries.close()
-        if self._opened is not None:
-            self._opened[1].__exit__()
+        self._workspace.__exit__()
 
     def state(self) -> State:
         """Return the state with unrecorded runs, for which nodes are only queried while there may be any."""
@@ -115,27 +114,27 @@ class PageRenderer:
         self.queries.settle(answer)
         return answer.value
 
-    def usage(self) -> QueryResult[list[RunUsage]]:
-        """Return what all runs used."""
-        return self.folded("usage", run_usage)
-
-    def folded(self, name: str, fold: Callable[[Iterable[Entry]], list[T]]) -> QueryResult[list[T]]:
+    def fold(self, fold: Callable[[Iterable[Entry]], T]) -> T:
         """Return a result over all entries of the state, made again when there are more."""
         ledger = self.workspace.ledger
-        key = (name, ledger.state().lineage, ledger.known().position)
-        return self.queries.get(key, lambda _: fold(ledger.entries()), list, final=True)
+        key = ledger.state().lineage, ledger.known().position
+        if self._folds.get(fold, (None,))[0] != key:
+            self._folds[fold] = key, fold(ledger.entries())
+        result: T = self._folds[fold][1]
+        return result
 
-    def render(self, name: str, answers: Sequence[QueryResult[Any]] = (), *, depth: int = 0, **variables: Any) -> str:  # fmt: skip
+    def render(self, name: str, *answers: QueryResult[Any], depth: int = 0, **variables: Any) -> str:  # fmt: skip
         """Render a template; the page reports the problems of the answers."""
-        root = "../" * depth if self._static else "/"
         projects = sorted(at.name for at in self.state().resources if at.kind is Kind.PROJECT)
         return self._templates.get_template(f"{name}.html").render(
             page=name,
-            href=lambda path: f"{root}{path or 'index'}.html" if self._static else f"{root}{path}",
-            root=root,
+            root="../" * depth,
             static=self._static,
             policy=POLICY,
+            style=Markup(STYLE),  # noqa: S704 - ours
+            script=Markup(SCRIPT),  # noqa: S704 - ours
             project=", ".join(projects),
+            pending=any(not answer.known and not answer.problem for answer in answers),
             problems=dict.fromkeys(answer.problem for answer in answers if answer.problem),
             now=time.time(),
             **variables,
@@ -143,23 +142,22 @@ class PageRenderer:
 
     def start(self) -> str:
         """Return the first page."""
-        statuses, nodes, runs = self.statuses(), self._nodes(), self.usage()
-        pending = self.queries.settle(statuses, nodes, runs)
+        statuses, nodes = self.statuses(), self._nodes()
+        self.queries.settle(statuses, nodes)
         groups: dict[Address, list[JobStatus]] = {}
         for status in statuses.value:
             groups.setdefault(status.address.group, []).append(status)
         jobs = pending_jobs(self.workspace, statuses.value)
         waiting = (("waiting", str(job), "approved, not started", "trainctl plan") for job in jobs)
         needs = (*_jobs_in_need(statuses.value), *_nodes_in_need(nodes.value), *waiting)
-        usage = usage_rows(runs.value, "total", 0.0, time.time())
         return self.render(
             "start",
-            (statuses, nodes, runs),
-            pending=pending,
+            statuses,
+            nodes,
             jobs=[_job_row(address, group) for address, group in groups.items()],
             attention=Counter[Attention](needs),
             nodes=nodes_json(nodes.value)["nodes"],
-            usage=usage[0] if usage else None,
+            usage=next(iter(usage_rows(self.fold(run_usage), "total", 0.0, time.time())), None),
         )
 
     def nodes(self) -> str:
@@ -168,7 +166,7 @@ class PageRenderer:
         mirror: QueryResult[dict[str, Any]] = self.queries.get(
             "mirror", lambda _: mirror_json(workspace.declared_mirror.store.inventory()), dict
         )
-        pending = self.queries.settle(nodes, mirror)
+        self.queries.settle(nodes, mirror)
         rows = {f"{row['cluster']}/{row['name']}": row for row in nodes_json(nodes.value)["nodes"]}
         cached: dict[str, dict[str, Any]] = {}
         for name, row in rows.items():
@@ -176,41 +174,36 @@ class PageRenderer:
                 cached.setdefault(listing["source"], {})[name] = listing
         gpus = [{"node": name, **gpu} for name, row in rows.items() for gpu in row["gpus"]]
         return self.render(
-            "nodes",
-            (nodes, mirror),
-            pending=pending,
-            nodes=[*rows.values()],
-            names=[*rows],
-            gpus=gpus,
-            cached=cached,
-            mirror=mirror.value,
+            "nodes", nodes, mirror, nodes=rows, gpus=gpus, cached=cached, mirror=mirror.value
         )
 
     def plan(self) -> str:
-        """Return the page of the plan, at most ``_PLAN_SECONDS`` old."""
+        """Return the page of the plan of now."""
         with self._plan_lock:
-            if time.time() - self._plan[0] > _PLAN_SECONDS:
-                self._plan = (time.time(), self._create_plan())
-            return self.render("plan", **self._plan[1])
+            try:
+                plan = plan_with_resumes(self.workspace, PlanOptions(), SurveyOptions(), {})
+            except TrainctlError as error:
+                return self.render("plan", errors=problem_lines(error))
+        body = self._workspace.settings.redactor.redact("\n".join(plan_body(plan, time.time())))
+        return self.render(
+            "plan",
+            heading=heading(plan, PAGE),
+            changes=plan.has_changes,
+            body=Markup(body),  # noqa: S704 - escaped
+        )
 
-    def _create_plan(self) -> Mapping[str, Any]:
-        try:
-            plan = plan_with_resumes(self.workspace, PlanOptions(), SurveyOptions(), {})
-        except TrainctlError as error:
-            return {"errors": problem_lines(error)}
-        return {
-            "heading": heading(plan, PAGE),
-            "changes": plan.has_changes,
-            "body": Markup(self._redact("\n".join(plan_body(plan, time.time())))),  # noqa: S704 - escaped
-        }
+    def statuses(self, group: Address | None = None) -> QueryResult[list[JobStatus]]:
+        """Return the status of each job's newest run, of a matrix, or of all runs of a job."""
 
-    def statuses(self) -> QueryResult[list[JobStatus]]:
-        """Return the status of each job's newest run."""
+        def read(*, refresh: bool) -> list[JobStatus]:
+            state = self.state()
+            runs = [*newest_runs(state, group)]
+            if not runs and group and (job := state.find_record(group)):
+                runs = [JobRun(job, run) for run in runs_of(job)]
+            return brief_statuses(self.workspace, runs, refresh=refresh)
 
-        def query(*, refresh: bool = True) -> list[JobStatus]:
-            return brief_statuses(self.workspace, [*newest_runs(self.state())], refresh=refresh)
-
-        return self.queries.get("statuses", lambda _: query(), lambda: query(refresh=False))
+        key = ("jobs", group)
+        return self.queries.get(key, lambda _: read(refresh=True), lambda: read(refresh=False))
 
     def _nodes(self) -> QueryResult[list[NodeReport]]:
         workspace = self.workspace
@@ -219,85 +212,57 @@ class PageRenderer:
     def masked(self, value: Any) -> Any:
         """Mask secrets of a text and write its control characters; Jinja escapes the result."""
         if isinstance(value, str) and not isinstance(value, Markup):
-            return visible(self._redact(value))
+            return visible(self._workspace.settings.redactor.redact(value))
         return "" if value is None else value
-
-    def _badge(self, kind: str, words: str) -> Markup:
-        return Markup('<span class="badge {}">{}</span>').format(kind, self.masked(words))
-
-    def _data(self, value: Any) -> Markup:
-        """Return JSON for a script element, which nothing in it can end."""
-        text = self._redact(json.dumps(value, separators=(",", ":"), allow_nan=False))
-        return Markup(text.translate({ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&"}))  # noqa: S704
 
 
 def _optional(form: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: "" if value is None or isinstance(value, Undefined) else form(value)
 
 
-def _bar(shares: Sequence[tuple[str, float]]) -> Markup:
-    """Return a bar with parts of these classes."""
-    part, at = Markup('<rect x="{:.1f}" width="{:.1f}" height="6" class="{}"/>'), 0.0
-    parts = part.format(0, 100, "rest")
-    for kind, share in shares:
-        parts += part.format(at * 100, share * 100, kind)
-        at += share
-    box = Markup('<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none">{}</svg>')
-    return box.format(parts)
-
-
 def _stamp_of(workspace: Workspace) -> object:
     directory = workspace.settings.directory
-    facts = {name: (directory / name).stat() for name in manifest_files(directory)}
-    return [(name, fact.st_mtime_ns, fact.st_size) for name, fact in facts.items()]
+    return [(name, (directory / name).read_bytes()) for name in manifest_files(directory)]
 
 
-def _job_row(address: Address, statuses: Sequence[JobStatus]) -> dict[str, Any]:
+def _job_row(group: Address, statuses: Sequence[JobStatus]) -> dict[str, Any]:
     """Return what the first page shows of a job or a sweep."""
-    first, is_sweep = statuses[0], statuses[0].address.key is not None
-    counts = Counter(STATE_CLASS[status.run.status] for status in statuses)
-    kinds = dict.fromkeys(STATE_CLASS.values())
-    shares = [(name, counts[name] / len(statuses)) for name in kinds if counts[name]]
-    progress = None if is_sweep else first.run.now.get("progress")
-    if first.run.status.live and not is_sweep:
-        shares = []  # unknown
-        if progress and progress["total"]:
-            shares = [("live", min(1.0, (progress["step"] or 0) / progress["total"]))]
+    runs, first = [status.run for status in statuses], statuses[0]
+    counts = Counter(run.status for run in runs)
     return {
-        "name": address.name,
-        "jobs": len(statuses) if is_sweep else None,
-        "run": None if is_sweep else first.run,
-        "kind": next(name for name in ("bad", *kinds) if counts[name]),
-        "state": counts_by_state(statuses) if is_sweep else first.run.words,
-        "progress": progress_text(progress, bar=False) if progress else "",
-        "shares": shares,
+        "name": group.name,
+        "runs": runs,
+        "is_sweep": first.address.key is not None,
+        "counts": [(status, counts[status]) for status in LIVE_FIRST if counts[status]],
+        "progress": first.run.now.get("progress") if first.address == group else None,
+        "share": sum(not run.status.live for run in runs) / len(runs),
         "left": _time_left(statuses, time.time()),
-        "started": min((at for s in statuses if (at := s.run.started_at)), default=None),
-        "nodes": sorted({rank.place for status in statuses for rank in status.run.ranks}),
+        "started": min((run.started_at for run in runs if run.started_at), default=None),
+        "nodes": sorted({rank.place for run in runs for rank in run.ranks}),
     }
 
 
 def _time_left(statuses: Sequence[JobStatus], now: float) -> float | None:
-    """Estimate by reported progress, by the completed runs of a sweep, or by the last completed run of the job."""
-    running = [status for status in statuses if status.run.status is RunStatus.RUNNING]
-    live = sum(status.run.status.live for status in statuses)
+    """Estimate by reported progress, by the job's last completed run, or by those of the sweep."""
     ran = [s.run.phases["running"] for s in statuses if s.run.status is RunStatus.COMPLETED]
-    if live > len(running):
-        return sum(ran) / len(ran) * live / max(1, len(running)) if ran else None
+    usual = sum(ran) / len(ran) if ran else None
     left = []
-    for status in running:
-        progress, started = status.run.now.get("progress"), status.run.started_at
-        if progress and progress["remaining_seconds"] is not None:
-            left.append(progress["remaining_seconds"])
-        elif started and (expected := status.forecast.get("running")):
-            left.append(max(0.0, started + expected - now))
-    return max(left, default=None)
+    for status in statuses:
+        run, expected = status.run, status.forecast.get("running", usual)
+        progress = run.now.get("progress")
+        seconds = progress and progress["remaining_seconds"]
+        if seconds is None and expected is not None:
+            seconds = max(0.0, (run.started_at or now) + expected - now)
+        if run.status.live and seconds is not None:
+            left.append(seconds)
+    running = sum(status.run.status is RunStatus.RUNNING for status in statuses)
+    return max(*left, sum(left) / max(1, running)) if left else None
 
 
 def _jobs_in_need(statuses: Sequence[JobStatus]) -> Iterator[Attention]:
     for status in statuses:
         run, job, group = status.run, status.address, str(status.address.group)
-        if STATE_CLASS[run.status] == "bad":
+        if not run.status.live and run.status not in (RunStatus.COMPLETED, RunStatus.STOPPED):
             reason = (run.error or run.status.words).partition("\n")[0]
             yield "failed", group, reason, f"trainctl logs {job.shell_quoted}"
         elif waiting := run.now.get("waiting"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
@@ -14,8 +14,11 @@ from trainctl.errors import TrainctlError
 
 T = TypeVar("T")
 PACE_SECONDS = 5.0
-_ASKED_SECONDS, _KEPT_SECONDS = 8.0, 600.0
-"""An answer that no page asked for so long isn't refreshed, and is forgotten."""
+"""Between repeated queries; each makes at most one request to a node."""
+REFRESH = 15.0
+"""Age in seconds from which an answer is refreshed."""
+_SHOWN_SECONDS = 8.0
+"""An answer that no page has asked for since isn't shown by any."""
 
 
 @dataclass(slots=True)
@@ -25,9 +28,7 @@ class QueryResult(Generic[T]):
     value: T
     known: bool = False
     problem: str = ""
-    final: bool = False
-    weight: float = 1.0
-    updated: float = 0.0
+    due: float = 0.0
     asked: float = 0.0
     running: Future[None] | None = None
 
@@ -35,12 +36,10 @@ class QueryResult(Generic[T]):
 class PageQueries:
     """Runs queries when pages ask for their answers; thread-safe.
 
-    ``requests`` counts those to each host. A repeated query that made N requests to a host delays the next one by N times
-    ``PACE_SECONDS``; then that with the oldest answer is repeated.
+    The first query of each answer begins at once; after that one in ``PACE_SECONDS``, that which is due for longest.
     """
 
-    def __init__(self, requests: Callable[[], Counter[str]], patience: float | None) -> None:
-        self._requests = requests
+    def __init__(self, patience: float | None) -> None:
         self._patience = patience
         self._lock = threading.Lock()
         self._answers: dict[Hashable, QueryResult[Any]] = {}
@@ -50,64 +49,42 @@ class PageQueries:
     def get(
         self,
         key: Hashable,
-        query: Callable[[T | None], T],
+        query: Callable[[T], T],
         default: Callable[[], T],
-        *,
-        final: bool = False,
-        weight: float = 1.0,
+        every: float = REFRESH,
     ) -> QueryResult[T]:
-        """Return the last answer, and begin a query if it is due; ``query`` gets the last result.
-
-        A ``final`` result is never refreshed. ``weight``: an answer counts as so many times older.
-        """
+        """Return the last answer; begin a query from its last value if it is due, ``every`` so many seconds."""
         with self._lock:
-            now = time.monotonic()
             if (answer := self._answers.get(key)) is None:
                 answer = self._answers[key] = QueryResult(default())
-            answer.asked, answer.weight = now, weight
-            is_first = answer.running is None
-            if is_first or self._is_due(answer, now):
-                if not is_first:
-                    self._next = now + PACE_SECONDS
-                answer.running = self._pool.submit(self._run, answer, query, is_first, final)
+            now = answer.asked = time.monotonic()
+            if answer.running is None or self._is_next(answer, now):
+                answer.due = math.inf  # until it has ended
+                answer.running = self._pool.submit(self._run, answer, query, every)
         return answer
 
-    def settle(self, *answers: QueryResult[Any]) -> bool:
-        """Wait ``patience`` seconds for the answers that aren't known; return whether some still aren't.
-
-        Read values afterwards: they may become known meanwhile.
-        """
+    def settle(self, *answers: QueryResult[Any]) -> None:
+        """Wait ``patience`` seconds for the answers that aren't known. Read values afterwards."""
         wait([each.running for each in answers if each.running and not each.known], self._patience)
-        return any(not each.known and not each.problem for each in answers)
 
     def close(self) -> None:
         """Begin no more queries."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _is_due(self, answer: QueryResult[Any], now: float) -> bool:
-        if answer.final or now < self._next or not (answer.running and answer.running.done()):
+    def _is_next(self, answer: QueryResult[Any], now: float) -> bool:
+        shown = [each for each in self._answers.values() if now - each.asked < _SHOWN_SECONDS]
+        first = min(shown, key=lambda each: each.due)
+        if answer is not first or now < max(self._next, answer.due):
             return False
-        for key in [k for k, each in self._answers.items() if now - each.asked > _KEPT_SECONDS]:
-            del self._answers[key]
-        asked = (each for each in self._answers.values() if now - each.asked < _ASKED_SECONDS)
-        open_ = (each for each in asked if not each.final)
-        return answer is max(open_, key=lambda each: (now - each.updated) * each.weight)
+        self._next = now + PACE_SECONDS
+        return True
 
-    def _run(
-        self, answer: QueryResult[T], query: Callable[[T | None], T], is_first: bool, final: bool
-    ) -> None:
-        before = self._requests()
+    def _run(self, answer: QueryResult[T], query: Callable[[T], T], every: float) -> None:
         try:
-            answer.value = query(answer.value if answer.known else None)
-            answer.known, answer.problem, answer.final = True, "", final
-        except TrainctlError as error:
-            answer.problem = error.summary
-        except Exception as error:
-            answer.problem = f"unexpected error: {type(error).__name__}"
-            raise
-        finally:
-            with self._lock:
-                answer.updated = time.monotonic()
-                if not is_first:
-                    made = max((self._requests() - before).values(), default=0)
-                    self._next = answer.updated + PACE_SECONDS * made
+            answer.value = query(answer.value)
+            answer.known, answer.problem = True, ""
+        except Exception as error:  # noqa: BLE001 - the page says it
+            unexpected = f"unexpected error: {error!r}"
+            answer.problem = error.summary if isinstance(error, TrainctlError) else unexpected
+            every = PACE_SECONDS
+        answer.due = time.monotonic() + every

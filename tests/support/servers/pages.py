@@ -18,7 +18,7 @@ from tests.support.projects.project import ProjectHarness
 from trainctl.model.redaction import Redactor
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
 from trainctl.ui.pages import PageRenderer
-from trainctl.ui.server import ADDRESS, UVICORN, PageApplication
+from trainctl.ui.server import ADDRESS, UVICORN, page_application
 
 CHROMIUM = "chromium-headless-shell"
 
@@ -41,7 +41,7 @@ def served(site: PageRenderer) -> Iterator[str]:
     """Serve pages from a thread; the URL with the token."""
     with socket.create_server((ADDRESS, 0)) as listener:
         port = listener.getsockname()[1]
-        app = PageApplication(site, "the-token", f"trainctl_{port}")
+        app = page_application(site, "the-token", f"trainctl_{port}")
         server = uvicorn.Server(uvicorn.Config(app, **UVICORN))
         thread = threading.Thread(target=server.run, args=([listener],), name="pages")
         thread.start()

@@ -20,7 +20,9 @@ SECRET = "s3cr3t-value-of-a-test"
 
 def events(*batches: LogBatch) -> list[dict[str, Any]]:
     screen = Screen()
-    printer = JsonLogPrinter(JsonEventPrinter(screen.output), Address.parse("job.sft"), "abcdefg")
+    printer = JsonLogPrinter(
+        JsonEventPrinter(screen.output).several, Address.parse("job.sft"), "abcdefg"
+    )
     for batch in batches:
         printer.show(batch)
     printer.close()

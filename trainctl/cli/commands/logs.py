@@ -67,7 +67,7 @@ def _print_lines(
     """Print the lines of runs, merged; return the nodes that don't respond."""
     from trainctl.model.reports import UnreachableNode
 
-    emit = JsonEventPrinter(session.output)
+    emit = JsonEventPrinter(session.output).several
     views: dict[str, TextLogPrinter | JsonLogPrinter] = {}
     if format_ is OutputFormat.JSON:
         for run in runs:

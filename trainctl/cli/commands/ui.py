@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from trainctl.cli import options
 from trainctl.cli.options import option
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
-from trainctl.errors import StorageError, UsageError, missing_extra
+from trainctl.errors import UsageError, missing_extra
 from trainctl.operations.workspace import Workspace
 
 
@@ -38,23 +38,16 @@ def ui_command(
         raise UsageError(f"--port {port}: must be from 0 to 65535")
 
     def open_() -> Workspace:
-        settings = open_workspace(session).settings
-        return Workspace(replace(settings, read_only=True))
+        return Workspace(replace(open_workspace(session).settings, read_only=True))
 
     def announce(url: str) -> None:
         session.output.print(f"{url}\nPress Ctrl-C to end.")
         session.output.flush()
 
-    site = PageRenderer(open_) if out is None else PageRenderer(open_, None, static=True)
-    try:
-        if out is not None:
-            session.output.print(f"Wrote {export(site, out)} pages to {out}.")
-            return 0
-        with suppress(KeyboardInterrupt):
+    patience = None if out else 0.3
+    with closing(PageRenderer(open_, patience, static=out is not None)) as site:
+        if out is None:
             serve(site, port, announce)
-    except OSError as error:
-        place = f"port {port}" if out is None else str(out)
-        raise StorageError(f"cannot use {place}: {error.strerror}") from error
-    finally:
-        site.close()
+        else:
+            session.output.print(f"Wrote {export(site, out)} pages to {out}.")
     return 0

@@ -7,9 +7,7 @@ import heapq
 import json
 import re
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 _MOST_LOGS = 256
 """How many logs are read at the same time, each by a thread over a connection to its node."""
 
-_MOST_LINES, _SHOWN = 500, 2_000
-"""Lines of a window, and characters of each."""
-_MAX_LINE = 2**20
 RETRY_SECONDS = 2.0
 """Delay before a retry of an unreachable node."""
 
@@ -230,62 +225,6 @@ class _RankLogReader:
                 address=str(self.run.job.address),
                 code="slow-pattern",
             ) from error
-
-
-class LogWindow:
-    """Part of a log with at most ``_MOST_LINES`` lines: the last, or with ``selection.since`` the first since then.
-
-    Secrets are masked, and then long lines cut. Not thread-safe.
-    """
-
-    def __init__(self, workspace: Workspace, run: JobRun, selection: LogSelection) -> None:
-        self._redactor = workspace.settings.redactor
-        self._is_fixed = selection.since is not None
-        if not self._is_fixed:
-            selection = replace(selection, tail=_MOST_LINES)
-        self._readers = _readers(workspace, [run], selection, threading.Event())
-        self._open: dict[int, LogBatch] = {}
-        self._lines: deque[LogBatch] = deque(maxlen=_MOST_LINES)
-
-    def update(self) -> None:
-        """Read the lines since the last call; NodeUnreachable if a node is."""
-        for reader in self._readers if not (self._is_fixed and self._lines) else ():
-            with suppress(_WindowFullError):
-                reader.read(self._take, follow=False, will_follow=not self._is_fixed)
-
-    def lines(self) -> list[LogBatch]:
-        """Return each line by time, of unfinished ones the part that has no start of a secret."""
-        rest = [
-            replace(line, text=self._masked(line.text[: self._redactor.safe_length(line.text)]))
-            for line in self._open.values()
-            if line.text
-        ]
-        return sorted([*self._lines, *rest], key=lambda line: line.time)
-
-    def _take(self, batch: LogBatch) -> None:
-        if batch.skipped_bytes:
-            self._lines.append(replace(batch, text=f"({batch.skipped_bytes:,} bytes are missing)"))
-        if batch.text is None:
-            return
-        begun = self._open.pop(batch.rank, None)
-        *lines, last = f"{begun.text if begun else ''}{batch.text}".split("\n")
-        if batch.open and len(last) < _MAX_LINE:
-            self._open[batch.rank] = replace(batch, text=last.rstrip("\r").rpartition("\r")[2])
-        else:
-            lines.append(last)
-        left = _MOST_LINES - len(self._lines) if self._is_fixed else None
-        self._lines += [replace(batch, text=self._masked(line)) for line in lines[:left]]
-        if self._is_fixed and len(self._lines) == _MOST_LINES:
-            raise _WindowFullError
-
-    def _masked(self, line: str) -> str:
-        text = self._redactor.redact(line.rstrip("\r").rpartition("\r")[2])
-        more = len(text) - _SHOWN
-        return f"{text[:_SHOWN]}… {more:,} more characters" if more > 0 else text
-
-
-class _WindowFullError(Exception):
-    """A window has all of its lines."""
 
 
 class LogFrameParser:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainctl.base.units import format_bytes
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
-from trainctl.views.events import JsonEventPrinter
 from trainctl.views.terminal.output import TerminalOutput
 from trainctl.views.terminal.text import escape, unreachable_json, unreachable_text, warning_text
 
@@ -75,9 +74,9 @@ class TextLogPrinter:
 
 
 class JsonLogPrinter:
-    """Prints an event for each line, with its time."""
+    """Emits an event for each line, with its time."""
 
-    def __init__(self, emit: JsonEventPrinter, address: Address, run: str) -> None:
+    def __init__(self, emit: Callable[[Sequence[Event]], None], address: Address, run: str) -> None:
         self._emit = emit
         self._address = address
         self._run = run
@@ -104,7 +103,7 @@ class JsonLogPrinter:
             elif batch.open and len(lines[-1]) < _MAX_LINE:
                 self._open[batch.rank] = lines.pop()
             events += [self._event(line, batch.rank, batch.time) for line in lines]
-        self._emit.several(events)
+        self._emit(events)
 
     def show_unreachable(self, unreachable: Sequence[UnreachableNode]) -> None:
         """Print a warning for each unreachable node."""
@@ -113,11 +112,11 @@ class JsonLogPrinter:
             data = {"severity": "warning", "code": "node-unreachable", **row}
             text = unreachable_text(node, "the log")
             events.append(Event(EventType.DIAGNOSTIC, text, self._address, data))
-        self._emit.several(events)
+        self._emit(events)
 
     def close(self) -> None:
         """Print the unfinished lines."""
-        self._emit.several([event for rank in sorted(self._open) for event in self._rest(rank)])
+        self._emit([event for rank in sorted(self._open) for event in self._rest(rank)])
 
     def _rest(self, rank: int, time: float | None = None) -> list[Event]:
         return [self._event(self._open.pop(rank), rank, time)] if rank in self._open else []

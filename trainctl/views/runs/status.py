@@ -86,26 +86,26 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
     lines = [f"{status.address}  run {run.number} ({run.id})  {run.words}"]
     if status.refresh_error:
         lines.append(f"  last known status: {status.refresh_error}")
-    rows = [*_remarks(status)]
+    rows = [*status_rows(status, now), *_checkpoints(status, named=named)]
+    return [*lines, *(f"  {word:<13} {text}" for word, text in rows)]
+
+
+def status_rows(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
+    """Yield labels and facts of a run, except its checkpoints."""
+    run = status.run
+    yield from _remarks(status)
     for rank in run.ranks:
         parts = [
             *([rank.status.words] if len(run.ranks) > 1 else []),
             *([] if rank.exit_code is None else [f"exit code {rank.exit_code}"]),
             *([escape(rank.error)] if rank.error else []),
         ]
-        rows.append((f"rank {rank.rank}", ", ".join([rank.place, *parts])))
+        yield f"rank {rank.rank}", ", ".join([rank.place, *parts])
         if rank.rank in status.workdir:
-            rows.append(("files", escape(status.workdir[rank.rank])))
+            yield "files", escape(status.workdir[rank.rank])
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
-    rows += [(word, f"{second(when)} UTC") for word, when in times if format_timestamp(when)]
-    rows += [
-        *_evaluations(status),
-        *_results(status),
-        *phase_rows(status, now),
-        *_transfers(run),
-        *_checkpoints(status, named=named),
-    ]
-    return [*lines, *(f"  {word:<13} {text}" for word, text in rows)]
+    yield from ((word, f"{second(when)} UTC") for word, when in times if format_timestamp(when))
+    yield from (*_evaluations(status), *_results(status), *_phases(status, now), *_transfers(run))
 
 
 def _remarks(status: JobStatus) -> Iterator[tuple[str, str]]:
@@ -200,7 +200,7 @@ def _checkpoints(status: JobStatus, *, named: bool) -> Iterator[tuple[str, str]]
         yield "", f"… and {more:,} more: trainctl checkpoints list {job}{run}"
 
 
-def phase_rows(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
+def _phases(status: JobStatus, now: float) -> Iterator[tuple[str, str]]:
     """Yield the duration of each phase, the forecast, and the deadline."""
     run = status.run
     phases = dict(run.phases)
