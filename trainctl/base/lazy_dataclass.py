@@ -230,7 +230,7 @@ def _fields(value: Any) -> Tuple[LazyField, ...]:
     return tuple(getattr(value, _SPEC)[0].values())
 
 
-def _replace(value: Any, **changes: Any) -> Any:
+def _replace(value: Any, /, **changes: Any) -> Any:
     kind = type(value)
     if kind not in _INITIAL:
         _INITIAL[kind] = [field.name for field in _fields(kind) if field.init]

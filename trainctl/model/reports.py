@@ -24,7 +24,8 @@ class Checkpoint:
     ``incomplete``, ``created_at`` in Unix seconds. ``unfinished``: the reason, if the trainer did not finish saving it.
     Known only once uploaded: ``type`` is ``lora``, ``full``, ``whisper`` or
     ``other``; ``parameters`` counts those in safetensors files, by type in ``dtypes``. ``skipped_links`` counts
-    symlinks to files outside the checkpoint directory, which are not stored.
+    symlinks to files outside the checkpoint directory, which are not stored. ``value``: of the result by which they are
+    compared.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Checkpoint:
     parameters: int = 0
     dtypes: Mapping[str, int] = field(default_factory=dict)
     job: str = ""
+    value: float | None = None
 
     @property
     def complete(self) -> bool:

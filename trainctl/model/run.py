@@ -123,8 +123,6 @@ class RunRecord(JsonSerializable):
     """Its time limit; a later change of the job's limit doesn't apply to it."""
     stop_requested: bool = field(default=False, metadata=OMIT_EMPTY)
     """Whether a user stopped it; then it is never restarted."""
-    follows: str | None = field(default=None, metadata=OMIT_EMPTY)
-    """ID of the run whose checkpoints it evaluates."""
     identity: str | None = field(default=None, metadata=OMIT_EMPTY)
     """Digest of all that its result depends on; None if something is unknown."""
     reused_from: Mapping[str, str] | None = field(default=None, metadata=OMIT_EMPTY)

@@ -8,7 +8,6 @@ from typing import Any
 
 from trainctl.base.lazy_dataclass import dataclass, fields, replace
 from trainctl.model.action import Action, ActionReason
-from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import to_json
 from trainctl.model.run import ReusedRun, RunRecord, RunStatus
 from trainctl.model.specs.job_spec import CodeSpec, JobSpec
@@ -59,8 +58,10 @@ def desired_job_attributes(
     )
 
 
-def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
-    """Plan a desired job; ``today`` are the attributes of a new run."""
+def plan_job(
+    context: ResourceContext, today: dict[str, Any], followed: Change | None = None
+) -> Change:
+    """Plan a desired job; ``today`` are the attributes of a new run, ``followed`` the job that it evaluates."""
     run = context.newest_run
     if context.recorded is None or run is None:
         return context.make(Action.CREATE, today, after_unknown={"runs": True})
@@ -71,7 +72,7 @@ def plan_job(context: ResourceContext, today: dict[str, Any]) -> Change:
             resumes = JobSpec.from_attributes(context.intent.attributes).resume_from
     if resumes:
         today = {**today, "resume_from": resumes}
-    comparison = _RunComparison(context, today, run)
+    comparison = _RunComparison(context, today, run, followed)
     cause = comparison.new_run()
     if cause is not None:
         reason, paths = cause
@@ -107,33 +108,6 @@ def with_reuse(change: Change, reused: ReusedRun | None) -> Change:
     )
 
 
-def follows_new_run(context: ResourceContext, changes: Mapping[Address, Change]) -> bool:
-    """Whether a job with no other reason for a new run has one: a new run of the job that it evaluates."""
-    change = changes.get(context.address)
-    if change is None or context.address.kind is not Kind.JOB or change.action in NEW_RUN:
-        return False
-    run, followed = context.newest_run, change.job_spec.followed_job
-    its = changes.get(followed) if followed and context.resource else None
-    if run is None or its is None:
-        return False
-    if run.status.live:
-        return False  # it follows new runs on its host
-    newest = RunRecord.from_json(its.outputs["runs"][-1]) if its.outputs.get("runs") else None
-    evaluated = {row["run"] for row in run.reported.get("evaluations") or ()}
-    is_new = newest and newest.id != run.follows and newest.checkpoint_prefix not in evaluated
-    return its.action in NEW_RUN or bool(is_new)
-
-
-def plan_follower(context: ResourceContext, today: dict[str, Any]) -> Change:
-    """Plan a new run, as the job whose checkpoints it evaluates has one."""
-    return context.make(
-        Action.REPLACE,
-        today,
-        ActionReason.FOLLOWED_RUN,
-        after_unknown={"runs": True},
-    )
-
-
 def plan_rerun(context: ResourceContext, today: dict[str, Any], start: RerunRequest) -> Change:
     """Plan a requested run that starts from an earlier one."""
     base = context.desired({}) if start.as_recorded else today
@@ -155,6 +129,7 @@ class _RunComparison:
     context: ResourceContext
     today: dict[str, Any]
     run: RunRecord
+    followed: Change | None
 
     @cached_property
     def before(self) -> dict[str, Any]:
@@ -195,7 +170,15 @@ class _RunComparison:
         changed, intent = self._changed(), self.context.intent
         if changed is None and intent and intent.action in _NEW_RUN:
             return (ActionReason.INTERRUPTED, ()) if is_attempt_at(intent, self.today) else None
-        return changed
+        return (ActionReason.FOLLOWED_RUN, ()) if changed is None and self._is_behind() else changed
+
+    def _is_behind(self) -> bool:
+        """Whether the followed job gets a new run, or has one and the evaluations of the one before have ended."""
+        if self.followed is None or self.run.status.live:
+            return self.followed is not None and self.followed.action in NEW_RUN
+        newest = map(RunRecord.from_json, self.followed.outputs.get("runs", ())[-1:])
+        is_newer = any((run.created_at or 0) > (self.run.created_at or 0) for run in newest)
+        return is_newer or self.followed.action in NEW_RUN
 
     def same_run(self) -> Change:
         """Plan without a new run: update attributes that can change in place."""

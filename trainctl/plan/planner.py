@@ -21,14 +21,7 @@ from trainctl.plan.changes import (
     with_coverage,
 )
 from trainctl.plan.deliveries import delivery_problems, delivery_rows, relay_warnings
-from trainctl.plan.jobs import (
-    desired_job_attributes,
-    follows_new_run,
-    plan_follower,
-    plan_job,
-    plan_rerun,
-    with_reuse,
-)
+from trainctl.plan.jobs import desired_job_attributes, plan_job, plan_rerun, with_reuse
 from trainctl.plan.placement import likely_nodes, starting_changes
 from trainctl.plan.resources import (
     DesiredValues,
@@ -145,23 +138,23 @@ def _decide_all(inputs: PlanInputs, contexts: Iterable[ResourceContext]) -> list
         if context.address.kind is Kind.WEIGHTS and context.resource is not None
     }
     planned_pins = pins(inputs, values_by_address)
-    decided = {
-        context.address: change
-        for context in contexts
-        if (change := _decide(inputs, context, values_by_address, planned_pins)) is not None
-    }
-    for context in contexts:
-        if follows_new_run(context, decided):
-            today = desired_job_attributes(
-                context, inputs.code.get(context.address), planned_pins, inputs.best
-            )
-            decided[context.address] = plan_follower(context, today)
+    decided = dict[Address | None, Change | None]()
+    for context in sorted(contexts, key=lambda context: bool(_followed_job(context))):
+        followed = decided.get(_followed_job(context))
+        decided[context.address] = _decide(
+            inputs, context, values_by_address, planned_pins, followed
+        )
     changes = [
-        with_resumed_attempt(context, decided[context.address])
+        with_resumed_attempt(context, change)
         for context in contexts
-        if context.address in decided
+        if (change := decided[context.address]) is not None
     ]
     return caches.describe_removals(inputs, changes)
+
+
+def _followed_job(context: ResourceContext) -> Address | None:
+    section = context.resource and context.resource.attributes.get("for_each_checkpoint")
+    return Address.parse(section["job"]) if section else None
 
 
 def _decide(
@@ -169,6 +162,7 @@ def _decide(
     context: ResourceContext,
     values_by_address: Mapping[Address, DesiredValues],
     planned_pins: dict[str, object],
+    followed: Change | None,
 ) -> Change | None:
     address = context.address
     if context.resource is None:
@@ -194,7 +188,8 @@ def _decide(
         start = inputs.starts.get(address)
         if start:
             return plan_rerun(context, today, start)
-        return with_reuse(plan_job(context, today), inputs.reusable.get(address))
+        planned = plan_job(context, today, followed)
+        return with_reuse(planned, inputs.reusable.get(address))
     values = values_by_address.get(address) or DesiredValues(context.desired({}))
     return plan_resource(context, values)
 

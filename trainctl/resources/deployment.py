@@ -161,9 +161,6 @@ class Deployment:
         run = replace(
             run,
             image_digest=image["digest"] if image else None,
-            follows=next(
-                (r.id for a, r in blocking.follows if a == step.job_spec.followed_job), None
-            ),
             code=step.job_spec.code.digest,
             code_archive=prepared[0].archive,
             delivered=sum(delivery.moved for delivery in deliveries),

@@ -38,7 +38,6 @@ from trainctl.resources.runs.previous_runs import (
     find_blocking_runs,
     is_active,
     prepare_start,
-    run_limit,
     run_name,
 )
 from trainctl.resources.runs.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
@@ -79,7 +78,7 @@ class JobHandler:
             step.key,
             created_at=time.time(),
             commit=entry_author(os.environ).commit,
-            max_duration_seconds=run_limit(step.job_spec),
+            max_duration_seconds=step.job_spec.max_duration_seconds,
             identity=step.identity,
         )
         store = self._checkpoints.place(step.lookup, step.address, step.job_spec.project, run)

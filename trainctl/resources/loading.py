@@ -54,10 +54,6 @@ class CheckpointLoader:
                 chosen[client.prefix, rows[0]["name"]] = reference, client, rows
             for _, request in ranks if newest is None else ():
                 request["run"]["load"].append(reference)
-                for candidate in runs if self.step.job_spec.followed_job else ():
-                    if candidate.key in followed:
-                        values = self.access.values(candidate.store or {})
-                        request["secrets"] = {**request["secrets"], **values}
         records = [record for added in chosen.values() for record in self._add(ranks, *added)]
         return replace(
             run,

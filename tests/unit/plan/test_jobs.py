@@ -15,6 +15,7 @@ from tests.support.projects.plans import (
     change_of,
     desired,
     intent_of,
+    resource,
     run_record,
     source_of,
     state_after,
@@ -40,6 +41,7 @@ from trainctl.plugin_api.provider import ResourceStatus
 JOB, CLUSTER = at("job.sft"), at("cluster.lab")
 OTHER_WEIGHTS = source_of("hf://Qwen/Qwen3-0.6B@main", 7, revision="f" * 40)
 OTHER_CODE = CodeTree("sha256:" + "99" * 32, 13, 40_000)
+EVALUATION = PlanScenario()
 REQUESTS = {
     "run": PlanOptions(run=(JOB,)),
     "replace": PlanOptions(replace=(JOB,)),
@@ -136,6 +138,47 @@ def test_a_new_run_records_its_code_and_pins() -> None:
     assert change.after["code"] == code
     assert change.after["weight_pins"] == {"weights.qwen3": world.resolved.pin}
     assert change.after_unknown == {"runs": True}
+
+
+@pytest.mark.parametrize(
+    ("status", "change", "planned_reason"),
+    [
+        ("RUNNING", "", None),
+        ("COMPLETED", "", None),
+        ("RUNNING", "replaced", ActionReason.FOLLOWED_RUN),
+        ("COMPLETED", "replaced", ActionReason.FOLLOWED_RUN),
+        ("RUNNING", "has run again", None),
+        ("COMPLETED", "has run again", ActionReason.FOLLOWED_RUN),
+    ],
+)
+def test_a_job_for_each_checkpoint_follows_new_runs(
+    status: str, change: str, planned_reason: ActionReason | None
+) -> None:
+    """In the plan that replaces the other job; if that has run again already, once the evaluations have ended."""
+
+    def plan(world: PlanScenario, state: State = EMPTY) -> Plan:
+        follows = {"job": "job.sft", "every": 1, "newest_only": False}
+        job = {**EVALUATION.job, "for_each_checkpoint": follows}
+        needs = ("project.demo", "cluster.lab", "weights.qwen3", "job.sft")
+        both = desired(*world.resources(), resource("job.eval", job, *needs))
+        code = {JOB: world.code, at("job.eval"): world.code}
+        return make_plan(world.inputs(state, desired=both, code=code))
+
+    world = PlanScenario()
+    state = state_after(plan(world), status=RunStatus[status], created_at=2.0)
+    training = state.resources[JOB]
+    created_at = 3.0 if change == "has run again" else 1.0
+    runs = [{**training.outputs["runs"][0], "created_at": created_at}]
+    training = replace(training, outputs={"runs": runs})
+    state = replace(state, resources={**state.resources, JOB: training})
+    if change == "replaced":
+        world.job["runtime"] = {**world.job["runtime"], "start_commands": ["other"]}
+    changed = change_of(plan(world, state), "job.eval")
+
+    assert changed.reason is planned_reason
+    assert changed.action is (Action.REPLACE if planned_reason else Action.NOOP)
+    stopped = status == "RUNNING" and planned_reason
+    assert (changed.stops and changed.stops.number) == (1 if stopped else None)
 
 
 def test_a_live_run_that_would_be_stopped_is_described() -> None:

@@ -310,13 +310,6 @@ def newest_checkpoint(
     return newest, sorted(ranks, key=lambda row: int(row["rank"]))
 
 
-def best_names(values: Mapping[str, Optional[float]], mode: str, count: int) -> Set[str]:
-    """Return the names of the checkpoints with the best values, of equal ones the first, and of those without a value."""
-    sign = -1 if mode == "max" else 1
-    known = {name: sign * value for name, value in values.items() if value is not None}
-    return {*sorted(known, key=known.__getitem__)[:count], *(values.keys() - known)}
-
-
 def expired_checkpoints(
     rows: Sequence[_RowT], retention: Retention, leased: Collection[Tuple[int, str]] = ()
 ) -> List[_RowT]:

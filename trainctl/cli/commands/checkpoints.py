@@ -34,7 +34,7 @@ from trainctl.operations.runs.checkpoints import (
 )
 from trainctl.operations.runs.deploy import prepare_serving, write_serving
 from trainctl.operations.runs.lookup import JobRun
-from trainctl.operations.runs.results import find_best, has_best, ranking_of, sort_by_value
+from trainctl.operations.runs.results import find_best, rank_checkpoints, ranking_of
 from trainctl.operations.workspace import Workspace
 from trainctl.views.runs.checkpoints import (
     CHECKPOINT_COLUMNS,
@@ -111,20 +111,16 @@ def list_command(
         ranking = ranking_of(workspace, by) if by else None
         checkpoints, unreachable = list_checkpoints(workspace, runs)
         checkpoints = [one for one in checkpoints if name in (None, one.name)]
-        values: list[float | None] | None = None
         if ranking is not None:
-            checkpoints, values = sort_by_value(workspace, runs, checkpoints, ranking)
-    if sort is not None and by is not None:
-        raise UsageError("--sort can't be used with --by", "Remove one of them.")
+            checkpoints = rank_checkpoints(workspace, runs, checkpoints, ranking)
     if sort is not None:
         checkpoints.sort(key=_SORT_KEYS[sort])
     if order is options.SortOrder.DESC:
         checkpoints.reverse()
-        values = values and values[::-1]
-    form = checkpoints_json(checkpoints, unreachable, values)
-    several = len({job_run.job.address for job_run in runs}) > 1
-    shown = (ranking.metric, values) if ranking and values else None
-    lines = checkpoint_table(checkpoints, session.output.width, jobs=kept or several, values=shown)
+    form = checkpoints_json(checkpoints, unreachable)
+    has_jobs = kept or len({job_run.job.address for job_run in runs}) > 1
+    metric = ranking.metric if ranking else ""
+    lines = checkpoint_table(checkpoints, session.output.width, jobs=has_jobs, metric=metric)
     print_result(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
     return report_unreachable(session, unreachable, "the checkpoints")
 
@@ -171,7 +167,7 @@ def _choose(
 ) -> tuple[JobRun, str | None]:
     """Return the run and the name of the checkpoint that is meant, the best with ``best`` or ``--by``."""
     job = lookup.job_address(address)
-    if by is None and (name != "best" or not has_best(workspace, job)):
+    if by is None and (name != "best" or workspace.desired.checkpoints.keep_best is None):
         return lookup.find_run(state, job, run), name
     if name not in (None, "best"):
         raise UsageError(f"--by can't be used with {name}", "Remove one of them.")

@@ -391,5 +391,7 @@ class JobSpec(Job):
 
     @property
     def max_duration_seconds(self) -> float | None:
-        """Time limit of a run in seconds."""
-        return None if self.max_duration is None else parse_duration(self.max_duration)
+        """Time limit of a run in seconds; a job for each checkpoint has one of its evaluations."""
+        if self.max_duration is None or self.for_each_checkpoint is not None:
+            return None
+        return parse_duration(self.max_duration)

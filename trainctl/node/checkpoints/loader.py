@@ -46,25 +46,13 @@ def load_checkpoints(
             checkpoints = _find(open_store_for(place, data, secrets), reference)
         for source, manifest in checkpoints:
             job = str((reference["runs"] and reference["job"]) or source.prefix.split("/")[1])
-            rows.append(place_checkpoint(run, spec, job, source, manifest, data))
+            rank = Path(job, f"rank-{manifest['rank']}")
+            _place(source, manifest, run.loaded / rank, data / "checkpoints")
+            visible = Path(spec["environment"].get("BT_LOAD_CHECKPOINT_DIR") or run.loaded, rank)
+            pointers = place_pointers(manifest, run.loaded / rank, visible)
+            row = {name: manifest.get(name) for name in ("rank", "name", "step", "version")}
+            rows.append({"run": source.prefix, **row, "pointers": pointers})
     return rows
-
-
-def place_checkpoint(
-    run: NodeRun,
-    spec: RunSpec,
-    job: str,
-    source: RunCheckpoints,
-    manifest: CheckpointManifest,
-    data: Path,
-) -> Dict[str, Any]:
-    """Place one rank's part of a checkpoint, with its pointer files, and return a row."""
-    rank = Path(job, f"rank-{manifest['rank']}")
-    _place(source, manifest, run.loaded / rank, data / "checkpoints")
-    visible = Path(spec["environment"].get("BT_LOAD_CHECKPOINT_DIR") or run.loaded, rank)
-    pointers = place_pointers(manifest, run.loaded / rank, visible)
-    row = {name: manifest.get(name) for name in ("rank", "name", "step", "version")}
-    return {"run": source.prefix, **row, "pointers": pointers}
 
 
 def _find(

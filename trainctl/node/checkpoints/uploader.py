@@ -15,7 +15,6 @@ from trainctl.base.checkpoints.layout import (
     LOOSE,
     Retention,
     age_key,
-    best_names,
     expired_checkpoints,
     folder_of,
     number_series,
@@ -41,14 +40,6 @@ from trainctl.base.points import points_json
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.throughput import RateLimiter
 from trainctl.base.units import parse_size
-from trainctl.node.checkpoints.journals import (
-    COMPLETED,
-    SYNCING,
-    UploadJournal,
-    UploadRecord,
-    is_awaited,
-    values_of,
-)
 from trainctl.node.checkpoints.metadata import (
     checkpoint_step,
     describe_checkpoint,
@@ -64,6 +55,8 @@ from trainctl.node.checkpoints.monitor import (
     SavedFile,
     list_saved,
 )
+from trainctl.node.checkpoints.retention import spared_checkpoints
+from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal, UploadRecord
 from trainctl.node.runs.points import points_of
 from trainctl.node.runs.record import NodeRun, upload_status
 
@@ -358,15 +351,7 @@ class Uploader:
             self._delete_unreferenced(_object_keys(manifest))
 
     def _spared(self, rows: Sequence[CheckpointManifest], *, ended: bool = False) -> Set[str]:
-        """Names of checkpoints that are to be evaluated, or may be among the best."""
-        prefix, wanted = self._target.prefix, self._retention.ranking
-        names = {row["name"] for row in rows if is_awaited(self._run, prefix, row["name"])}
-        if wanted is not None:
-            finished = [row for row in rows if not row.get("unfinished")]
-            finished.sort(key=lambda row: row.get("step") or 0)
-            values = values_of(self._run, prefix, finished, wanted["metric"], ended=ended)
-            names |= best_names(values, wanted["mode"], wanted["count"])
-        return names
+        return spared_checkpoints(self._run, rows, self._retention.ranking, ended=ended)
 
     def _replaced_files(self, saved: Sequence[SavedCheckpoint]) -> List[CheckpointManifest]:
         """Return checkpoints without a directory that the trainer removed after it saved a newer one.

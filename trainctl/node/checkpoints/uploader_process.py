@@ -19,8 +19,8 @@ from trainctl.base.protocol.runs import RunSpec, UploadStatus
 from trainctl.base.system.processes import is_alive
 from trainctl.base.system.syscalls import fork_child
 from trainctl.errors import LockHeld, StorageError, TrainctlError
-from trainctl.node.checkpoints.journals import COMPLETED, SYNCING, UploadJournal
 from trainctl.node.checkpoints.monitor import RunEnd
+from trainctl.node.checkpoints.upload_journal import COMPLETED, SYNCING, UploadJournal
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import (

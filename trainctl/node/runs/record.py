@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
 from trainctl.base.filesystem.files import (
     PRIVATE_FILE,
@@ -22,6 +22,7 @@ from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.protocol import WAITS_FOR_RESUME, WAITS_FOR_SECRETS
 from trainctl.base.protocol.runs import (
     ApplyPosition,
+    EvaluationRow,
     QueueOrder,
     RunGpus,
     RunReport,
@@ -58,6 +59,8 @@ _SECRETS = "secrets.json"
 _TAIL_BYTES = 2**16
 RECORD_BYTES = 2**16
 """Part of the reserved disk space that is for the record of the end."""
+_REPORTED = 500
+"""How many evaluations a run reports."""
 _RESERVE_BYTES = RECORD_BYTES + 3 * 2**16
 """The rest is for the upload journal, small manifests and the last sample."""
 
@@ -85,10 +88,8 @@ class NodeRun:
         """Exit code of commands that have ended, while their shell keeps the run's place."""
         self._reserve = self.directory / "reserve"
         """Takes the disk space for recording the end while the run isn't over."""
-        self.journal_start: Optional[Callable[[], bool]] = None
-        """Records the start of one of several executions, instead of that of the run."""
         self.evaluated_step: Optional[int] = None
-        """Step of results that name none: that of the checkpoint that is evaluated."""
+        """Step of the checkpoint that is evaluated: that of results that name none."""
         self.retains_secrets = False
         """Whether stored secrets outlive the start, as a batch system may start the run again."""
 
@@ -223,10 +224,9 @@ class NodeRun:
         return (self.directory / "started").exists()
 
     def mark_started(self, supervisor: Mapping[str, Any]) -> bool:
-        """Record the start; False if another supervisor did."""
-        if self.journal_start is not None:
-            is_own = self.supervisor == supervisor
-            return is_own and self.journal_start()
+        """Record the start, but not of one of several evaluations; False if another supervisor did."""
+        if self.evaluated_step is not None:
+            return self.supervisor == supervisor
         path = self.directory / "started"
         return (
             create_exclusive(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
@@ -282,6 +282,15 @@ class NodeRun:
             self.release_space()
         write_json(self.directory / "run.json", dict(record), durable=durable)
 
+    @property
+    def evaluations(self) -> List[EvaluationRow]:
+        """The checkpoints of the run that this one evaluates, the oldest first, and what became of each."""
+        return [*(read_json(self.directory / "evaluations.json") or {}).get("rows", ())]
+
+    def write_evaluations(self, rows: Sequence[EvaluationRow]) -> None:
+        """Replace the evaluations, durably."""
+        write_json(self.directory / "evaluations.json", {"rows": rows})
+
     def status(self) -> Optional[RunReport]:
         """Report the run's status; None if the run doesn't exist.
 
@@ -309,7 +318,7 @@ class NodeRun:
             elif (  # a new supervisor would need secrets; never for gangs
                 holder is not None
                 and not spec.get("gang")
-                and (secret_variables(spec) or store.get("secret") or followed_job(spec))
+                and (secret_variables(spec) or store.get("secret") or evaluated_run(spec))
             ):
                 status = PENDING
                 needs = secret_variables(spec) or store.get("secret")
@@ -326,6 +335,7 @@ class NodeRun:
             "restarts": self.batch_start["number"],
             "host": self.batch_start["host"],
             "sync": upload_status(self.directory),
+            "evaluations": self.evaluations[-_REPORTED:] or None,
             "supervised": supervised and status not in ENDED,
             "pid": holder.get("pid") if holder and supervised else None,
         }
@@ -401,13 +411,14 @@ def with_commands(spec: RunSpec, commands: Sequence[str]) -> RunSpec:
 
 
 def evaluation_settings(spec: RunSpec) -> Mapping[str, Any]:
-    """How the commands run for each checkpoint of another job; empty if they don't."""
+    """How the commands run for each checkpoint of another run; empty if they don't."""
     return spec["job"].get("for_each_checkpoint") or {}
 
 
-def followed_job(spec: RunSpec) -> Optional[str]:
-    """Address of the job for each of whose checkpoints the commands run; None for other jobs."""
-    return evaluation_settings(spec).get("job")
+def evaluated_run(spec: RunSpec) -> Optional[str]:
+    """Key of the run for each of whose checkpoints the commands run; None for other jobs."""
+    job = evaluation_settings(spec).get("job")
+    return next((each["key"] for each in spec["follows"] if each["address"] == job), None)
 
 
 def prepare_commands(spec: RunSpec) -> List[str]:

@@ -14,7 +14,7 @@ from trainctl.base.filesystem.files import PRIVATE_FILE, make_directory
 from trainctl.base.protocol.runs import RunDependency, RunReport, RunSpec
 from trainctl.errors import TrainctlError, UnknownOnNode
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.record import NodeRun, followed_job, gpus_of
+from trainctl.node.runs.record import NodeRun, evaluated_run, gpus_of
 from trainctl.node.scheduling.claims import Claims, holder_pid, is_held, wait_for_release
 from trainctl.node.system.gpus import AMD, GpuDevice, ListGpusFn, gpu_users, list_gpus
 
@@ -45,7 +45,7 @@ class Allocation:
     def wait_for_dependencies(self) -> bool:
         """Wait for dependencies; False on a stop request, TrainctlError if one can't complete."""
         for dependency in self._spec.get("follows") or ():
-            if dependency["address"] == followed_job(self._spec):
+            if dependency["key"] == evaluated_run(self._spec):
                 continue
             run = NodeRun(self._run.layout, dependency["key"])
             while True:

@@ -23,7 +23,7 @@ from trainctl.node.cache.listings import load_listing
 from trainctl.node.cache.server import peer_server
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import AWAITED_SIGNALS
-from trainctl.node.runs.record import NodeRun, checkpoint_bytes, followed_job, gpus_of
+from trainctl.node.runs.record import NodeRun, checkpoint_bytes, evaluated_run, gpus_of
 from trainctl.node.supervision.preflight import check_allocation
 from trainctl.node.supervision.run_methods import remove_containers
 from trainctl.node.supervision.supervisor import LaunchRequest, run_in_foreground
@@ -144,7 +144,7 @@ def _granted(
     changed: RunSpec = {
         **spec,
         "batch": {"variables": variables, "gpus": gpus},
-        "follows": spec["follows"] if followed_job(spec) else [],
+        "follows": spec["follows"] if evaluated_run(spec) else [],
         "slots": None,
         "environment": {**spec["environment"], "BT_RETRY_COUNT": str(retries)},
     }

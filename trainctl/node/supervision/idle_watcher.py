@@ -24,7 +24,7 @@ from trainctl.base.filesystem.files import write_json
 from trainctl.base.protocol import INTERRUPTED
 from trainctl.base.protocol.host import IdleShutdownSettings, MachineNotices, NoticeSource
 from trainctl.base.system.processes import find_by_environment
-from trainctl.node.checkpoints.journals import COMPLETED
+from trainctl.node.checkpoints.upload_journal import COMPLETED
 from trainctl.node.runs.record import (
     RUNNING,
     NodeRun,

@@ -53,7 +53,7 @@ from trainctl.node.runs.points import update_results
 from trainctl.node.runs.record import (
     NodeRun,
     declared_variables,
-    followed_job,
+    evaluated_run,
     max_duration_seconds,
     start_commands,
     with_commands,
@@ -61,7 +61,7 @@ from trainctl.node.runs.record import (
 from trainctl.node.scheduling.allocation import NO_GPUS, Allocation
 from trainctl.node.scheduling.rank_coordination import RankCoordination, RunOutcome
 from trainctl.node.supervision.attempt_limits import DiskGuard, HeldPlace
-from trainctl.node.supervision.evaluations import EvaluationHooks, EvaluationLoop, StandIn
+from trainctl.node.supervision.evaluations import EvaluationLoop
 from trainctl.node.system.host import kill_marked, leave_session, run_detached
 from trainctl.node.training_caches import prepare_cache, update_summary
 
@@ -69,6 +69,7 @@ _WRITE_ATTEMPTS = 60  # a minute: other runs may free the disk meanwhile
 _REPORT_SECONDS = 2.0  # callers take silence for a broken connection
 _EXIT_SECONDS = 10.0  # the kernel frees the memory of a killed process first
 _EXIT_POLL_SECONDS = 0.01
+_REPEAT_SECONDS = 0.5
 _RELEASED = b"."
 
 
@@ -95,7 +96,11 @@ def spawn(request: LaunchRequest, emit: Callable[[Dict[str, Any]], None]) -> Non
     def supervise() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)
         leave_session(request.run.key)
-        _Supervisor(request, writer).run()
+        supervisor = _Supervisor(request, writer)
+        if evaluated_run(request.spec):
+            _repeat_if_killed(supervisor.run)
+        else:
+            supervisor.run()
 
     run_detached(supervise, request.run.directory / "supervisor.log", writer)
     os.close(writer)
@@ -108,6 +113,19 @@ def spawn(request: LaunchRequest, emit: Callable[[Dict[str, Any]], None]) -> Non
     until = time.monotonic() + _EXIT_SECONDS
     while is_alive(request.run.supervisor) and time.monotonic() < until:
         time.sleep(_EXIT_POLL_SECONDS)
+
+
+def _repeat_if_killed(supervise: Callable[[], None]) -> None:
+    """Supervise in a child process, and in another one whenever it is killed: the request is only in memory."""
+    while True:
+        pid = os.fork()
+        if not pid:
+            supervise()
+            return
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSIGNALED(status):
+            return
+        time.sleep(_REPEAT_SECONDS)  # the warden kills what was about to start
 
 
 def run_in_foreground(request: LaunchRequest) -> None:
@@ -147,20 +165,16 @@ class _Supervisor:
         self._sampler = Sampler(request.run, request.spec)
         self._place = HeldPlace(request.run, request.spec, self._update_record)
         self._disks = DiskGuard(request.run, request.spec)
-        self._stand_in = StandIn(request.run, request.spec, lambda: _Supervisor(request).run())
 
     def run(self) -> None:
         """Claim and execute the run and record its outcome, unless it can't be claimed."""
-        self._stand_in.tend()
         if not self._run.claim():
-            self._stand_in.end()
             self._release_caller()
             return
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
-            if followed_job(self._request.spec):
-                started_at = self._run.record.get("started_at")
-                self._record = {"started_at": started_at} if started_at else {}
+            if started_at := self._run.record.get("started_at"):  # of the first evaluation
+                self._record = {"started_at": started_at}
             if self._request.spec["job"].get("persisted_secrets"):
                 self._run.store_secrets(self._request.secrets)
             self._peers.join()
@@ -185,7 +199,6 @@ class _Supervisor:
             self._uploads.finish(record, at, hurried=hurried)
             self._end(outcome, at)
         self._release_caller()
-        self._stand_in.end()
         self._peers.close()
 
     def _run_attempts(self) -> Optional[RunOutcome]:
@@ -199,7 +212,7 @@ class _Supervisor:
         )
         if outcome is not None:
             return outcome
-        if followed_job(self._request.spec):
+        if evaluated_run(self._request.spec):
             return self._evaluate_checkpoints()
         if not self._allocation.acquire():
             return RunOutcome(runs.STOPPED)
@@ -215,15 +228,13 @@ class _Supervisor:
     def _evaluate_checkpoints(self) -> Optional[RunOutcome]:
         request = self._request
         self._uploads.start_and_announce()
-        tend = self._stand_in.tend
 
         def attempt(chore: Callable[[], None]) -> Optional[RunOutcome]:
             self._report_deploying()
-            return self._attempts([self._sampler, self._uploads.restart_if_dead, tend, chore])
+            return self._attempts([self._sampler, self._uploads.restart_if_dead, chore])
 
-        hooks = EvaluationHooks(attempt, self._update_record, self._report_pending, tend)
-        loop = EvaluationLoop(self._run, request.spec, request.secrets, request.data, hooks)
-        return loop.run(self._allocation)
+        loop = EvaluationLoop(self._run, request.spec, request.secrets, request.data)
+        return loop.run(self._allocation, attempt, self._report_pending)
 
     def _attempts(self, chores: List[Callable[[], None]]) -> Optional[RunOutcome]:
         number = 0
@@ -272,11 +283,11 @@ class _Supervisor:
         def on_start() -> None:
             if number == 1:
                 self._clock = Stopwatch()
-                at = self._record.get("started_at", self._clock.wall)  # of the first evaluation
+                at = self._record.get("started_at", self._clock.wall)
                 self._update_record(status=runs.RUNNING, started_at=at)
                 # If this fails, secrets are discarded again at the run's end.
                 with contextlib.suppress(OSError):
-                    if not followed_job(self._request.spec):
+                    if not evaluated_run(self._request.spec):
                         self._run.discard_secrets()
                 self._release_caller()
 

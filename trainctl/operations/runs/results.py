@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
+from trainctl.base.lazy_dataclass import replace
 from trainctl.base.lazy_named_tuple import NamedTuple
 from trainctl.base.points import RunPoints
 from trainctl.errors import NodeUnreachable, TrainctlError, UsageError
@@ -107,56 +108,53 @@ def ranking_of(workspace: Workspace, by: str | None) -> CheckpointRanking:
     return ranking
 
 
-def has_best(workspace: Workspace, job: Address) -> bool:
-    """Whether ``best`` is no name of a checkpoint: the manifest has a ranking, or the job is a matrix."""
-    return workspace.desired.checkpoints.keep_best is not None or is_matrix(workspace, job)
-
-
-def values_of(
+def rank_checkpoints(
     workspace: Workspace,
     runs: Sequence[JobRun],
     checkpoints: Sequence[Checkpoint],
     by: CheckpointRanking,
-) -> list[float | None]:
-    """Return the value of each checkpoint: the last that was reported up to its step, or at its evaluation by ``JOB.KEY``."""
+) -> list[Checkpoint]:
+    """Return checkpoints with their values, the best first and those without a value last.
+
+    The value is the last that was reported up to its step, or that of its evaluation by ``JOB.KEY``. UsageError if none
+    has one.
+    """
     job, _, key = by.metric.partition(".")
-    evaluated = _evaluations(workspace, job, key) if key else None
-    if evaluated is not None:
-        return [evaluated.get((checkpoint.run, checkpoint.name)) for checkpoint in checkpoints]
-    reported = read_points(workspace, runs, [by.metric])
-    points = {run.record.id: reported[run.record.key].points.get(by.metric) for run in runs}
-    return [
-        of_run.value_at(checkpoint.step)
-        if checkpoint.step is not None and (of_run := points.get(checkpoint.run)) is not None
-        else None
-        for checkpoint in checkpoints
-    ]
-
-
-def _evaluations(
-    workspace: Workspace, name: str, key: str
-) -> dict[tuple[str, str], float | None] | None:
-    """Return the values of evaluations by run and checkpoint; None if the job evaluates no checkpoints."""
-    runs = _evaluation_runs(workspace, name)
-    if runs is None:
-        return None
     values: dict[tuple[str, str], float | None] = {}
-    for run, _ in refresh_runs(workspace, runs):
-        for row in run.record.reported.get("evaluations") or ():
-            if row["status"] == "completed":
-                saved_by = row["run"].rpartition("/")[2].partition("-")[2]
-                values[saved_by, row["name"]] = row["values"].get(key)
-    return values
+    if evaluations := _evaluation_runs(workspace, job) if key else []:
+        for run, _ in refresh_runs(workspace, evaluations):
+            for row in run.record.reported.get("evaluations") or ():
+                if row["status"] == "completed":
+                    saved_by = row["run"].rpartition("/")[2].partition("-")[2]
+                    values[saved_by, row["name"]] = row["values"].get(key)
+    else:
+        reported = read_points(workspace, runs, [by.metric])
+        points = {run.record.id: reported[run.record.key].points for run in runs}
+        for each in checkpoints:
+            of_run = points[each.run].get(by.metric)
+            if of_run is not None and each.step is not None:
+                values[each.run, each.name] = of_run.value_at(each.step)
+    valued = [replace(each, value=values.get((each.run, each.name))) for each in checkpoints]
+    if valued and all(each.value is None for each in valued):
+        summary = f"no checkpoint has a value of {by.metric}"
+        raise UsageError(summary, "To list the keys: trainctl results.", code="unknown-result")
+    sign = -1 if by.mode == "max" else 1
+
+    def order(each: Checkpoint) -> tuple[float, int, int]:
+        return math.inf if each.value is None else sign * each.value, each.step or 0, each.rank
+
+    return sorted(valued, key=order)
 
 
-def _evaluation_runs(workspace: Workspace, name: str) -> list[JobRun] | None:
+def _evaluation_runs(workspace: Workspace, name: str) -> list[JobRun]:
+    """Return all runs of the jobs of this name that evaluate checkpoints."""
     state = workspace.ledger.state()
-    jobs = [
-        job
+    return [
+        JobRun(job, run)
         for address, job in sorted({**state.forgotten, **state.resources}.items())
         if address.kind is Kind.JOB and address.name == name and job.job_spec.followed_job
+        for run in runs_of(job)
     ]
-    return [JobRun(job, run) for job in jobs for run in runs_of(job)] if jobs else None
 
 
 def find_best(
@@ -167,49 +165,19 @@ def find_best(
     if unreachable:
         raise NodeUnreachable(f"the best checkpoint is unknown: {unreachable[0].why}")
     partial = {(each.run, each.name) for each in checkpoints if not each.complete}
-    rows = zip(*sort_by_value(workspace, runs, checkpoints, by), strict=True)
-    valued = [
-        (checkpoint, value)
-        for checkpoint, value in rows
-        if value is not None and (checkpoint.run, checkpoint.name) not in partial
-    ]
-    if not valued:
+    ranked = rank_checkpoints(workspace, runs, checkpoints, by)
+    names = {(each.run, each.name) for each in ranked if each.value is not None} - partial
+    best = next((each for each in ranked if (each.run, each.name) in names), None)
+    if best is None:
         summary = f"no complete checkpoint has a value of {by.metric}"
         raise UsageError(summary, "Wait until one is complete.", code="checkpoint-not-found")
-    best, value = valued[0]
     run = next(run for run in runs if run.record.id == best.run)
     extreme = "highest" if by.mode == "max" else "lowest"
-    count = len({checkpoint.run for checkpoint, _ in valued})
-    names = {(checkpoint.run, checkpoint.name) for checkpoint, _ in valued}
+    count = len({saved_by for saved_by, _ in names})
     compared = f"{extreme} of {len(names)} in {count} run{'s' if count > 1 else ''}"
     text = f"{best.name} of run {run.record.number} ({best.run}) of {best.job}, step {best.step}"
-    text = f"{text}: {by.metric} {value:.4g}, {compared}"
+    text = f"{text}: {by.metric} {best.value:.4g}, {compared}"
     return BestCheckpoint(run, best.name, text, f"{best.run}/{best.name}")
-
-
-def sort_by_value(
-    workspace: Workspace,
-    runs: Sequence[JobRun],
-    checkpoints: Sequence[Checkpoint],
-    by: CheckpointRanking,
-) -> tuple[list[Checkpoint], list[float | None]]:
-    """Sort checkpoints, the best first and those without a value last; return them with their values.
-
-    UsageError if none has a value.
-    """
-    values = values_of(workspace, runs, checkpoints, by)
-    if checkpoints and not any(value is not None for value in values):
-        summary = f"no checkpoint has a value of {by.metric}"
-        raise UsageError(summary, "To list the keys: trainctl results.", code="unknown-result")
-    sign = -1 if by.mode == "max" else 1
-
-    def order(row: tuple[Checkpoint, float | None]) -> tuple[float, int, int]:
-        checkpoint, value = row
-        rank = math.inf if value is None else sign * value
-        return rank, checkpoint.step or 0, checkpoint.rank
-
-    rows = sorted(zip(checkpoints, values, strict=True), key=order)
-    return [checkpoint for checkpoint, _ in rows], [value for _, value in rows]
 
 
 def choose_best(workspace: Workspace) -> dict[str, tuple[str, str]]:
@@ -220,7 +188,7 @@ def choose_best(workspace: Workspace) -> dict[str, tuple[str, str]]:
         by = CheckpointRanking.read(str(load.metric))
         with suppress(TrainctlError):
             runs = select_runs(workspace.ledger.state(), Address.parse(load.job or ""))
-            evaluations = _evaluation_runs(workspace, by.metric.partition(".")[0]) or ()
+            evaluations = _evaluation_runs(workspace, by.metric.partition(".")[0])
             refreshed = [run for run, _ in refresh_runs(workspace, [*runs, *evaluations])]
             if not any(run.record.status.live for run in refreshed):
                 try:

@@ -132,15 +132,10 @@ def _run_of_ranks(
         ),
         created_at=attempt.time,
         code=job.code.digest,
-        max_duration_seconds=run_limit(job),
+        max_duration_seconds=job.max_duration_seconds,
     )
     run = with_status(run, [report for _, report in by_rank])
     return replace(run, store=place(attempt.address, job.project, run))
-
-
-def run_limit(job: JobSpec) -> float | None:
-    """Return the time limit of a run; that of a job for each checkpoint limits its evaluations."""
-    return None if job.followed_job else job.max_duration_seconds
 
 
 RERUN, RESUME = "rerun_of", "resume_from"
@@ -313,9 +308,10 @@ def find_blocking_runs(
         ):
             possible = nodes_of_run
             follows.append((address, run))
-        elif run.status.live:
+        elif run.status.live or is_evaluated:
             nodes_in_use = ", ".join(rank.node for rank in run.ranks)
-            blockers.append(f"run {run.number} of {address} is live on {nodes_in_use}")
+            live = "live " if run.status.live else ""
+            blockers.append(f"run {run.number} of {address} is {live}on {nodes_in_use}")
         elif run.status is not RunStatus.COMPLETED:
             blockers.append(f"run {run.number} of {address}: {run.status.words}")
     if not blockers:

@@ -26,28 +26,24 @@ CHECKPOINT_COLUMNS = (
 
 
 def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the JSON of a checkpoint, without its job."""
+    """Return the JSON of a checkpoint, without its job and value."""
     form = {
         **asdict(checkpoint),
         "complete": checkpoint.complete,
         "created_at": format_timestamp(checkpoint.created_at),
     }
-    del form["job"]
+    del form["job"], form["value"]
     return form
 
 
 def checkpoints_json(
-    checkpoints: Sequence[Checkpoint],
-    unreachable: Sequence[UnreachableNode],
-    values: Sequence[float | None] | None = None,
+    checkpoints: Sequence[Checkpoint], unreachable: Sequence[UnreachableNode]
 ) -> dict[str, Any]:
-    """Return the JSON of ``checkpoints list``; ``values``: those by which they are sorted."""
+    """Return the JSON of ``checkpoints list``."""
     return {
         "checkpoints": [
-            {"job": checkpoint.job, **checkpoint_json(checkpoint), "value": value}
-            for checkpoint, value in zip(
-                checkpoints, values or [None] * len(checkpoints), strict=True
-            )
+            {"job": checkpoint.job, **checkpoint_json(checkpoint), "value": checkpoint.value}
+            for checkpoint in checkpoints
         ],
         "unreachable": unreachable_json(unreachable),
     }
@@ -58,9 +54,9 @@ def checkpoint_table(
     width: int | None = None,
     *,
     jobs: bool = False,
-    values: tuple[str, Sequence[float | None]] | None = None,
+    metric: str = "",
 ) -> list[str]:
-    """Return a table of checkpoints, with a job column if ``jobs``, and the values of a key."""
+    """Return a table of checkpoints, with a job column if ``jobs``, and their values of a metric."""
     if not checkpoints:
         return ["No checkpoints."]
     has_ranks = any(checkpoint.rank for checkpoint in checkpoints)
@@ -71,7 +67,7 @@ def checkpoint_table(
             escape(checkpoint.name),
             *([str(checkpoint.rank)] if has_ranks else []),
             "" if checkpoint.step is None else str(checkpoint.step),
-            *([] if values is None else ["" if value is None else f"{value:.4g}"]),
+            *(["" if checkpoint.value is None else f"{checkpoint.value:.4g}"] if metric else []),
             kind if checkpoint.lora_rank is None else f"{kind} r={checkpoint.lora_rank}",
             escape(checkpoint.base_model or ("unknown" if kind in ("full", "whisper") else "")),
             _count(checkpoint.parameters),
@@ -79,14 +75,12 @@ def checkpoint_table(
             checkpoint_state_text(checkpoint),
             format_minute(checkpoint.created_at),
         ]
-        for checkpoint, value in zip(
-            checkpoints, values[1] if values else [None] * len(checkpoints), strict=True
-        )
+        for checkpoint in checkpoints
         for kind in [checkpoint.type or ""]
     ]
     rank = ["RANK"] if has_ranks else []
     headers = [
-        *(["JOB"] if jobs else []), "RUN", "CHECKPOINT", *rank, "STEP", *([escape(values[0])] if values else []), "TYPE", "BASE MODEL", "PARAMS", "SIZE", "STATE",
+        *(["JOB"] if jobs else []), "RUN", "CHECKPOINT", *rank, "STEP", *([escape(metric)] if metric else []), "TYPE", "BASE MODEL", "PARAMS", "SIZE", "STATE",
         "CREATED (UTC)",
     ]  # fmt: skip
     drops = ("CREATED (UTC)", "PARAMS", "BASE MODEL")
