@@ -150,11 +150,8 @@ def plan_from_flags(
 
     if flags.repeat is not None:
         return plan_rerun(workspace, plan_options.run[0], flags.repeat, survey)
-    starts = (
-        resume_starts(workspace, plan_options.run, by=flags.by)
-        if flags.resume or flags.by is not None
-        else {}
-    )
+    resumes = flags.resume or flags.by
+    starts = resume_starts(workspace, plan_options.run, by=flags.by) if resumes else {}
     return plan_with_resumes(workspace, plan_options, survey, starts)
 
 

@@ -68,6 +68,11 @@ class JobBuilder:
             self._address(job): slug(section.project) if section.project else only
             for job, section in self.declared.items()
         }
+        self._saving = {
+            self._address(job)
+            for job, section in self.declared.items()
+            if section.runtime.checkpointing_config.enabled
+        }
         self._caches: dict[tuple[str | None, str], Address] = {}
         self.warnings: list[Diagnostic] = []
 
@@ -109,23 +114,20 @@ class JobBuilder:
         cluster = self.names.chosen("cluster", section.cluster, (*path, "cluster"))
         used = tuple(self._weights(name, section, path))
         self._check_mounts(section, used, path)
-        referring = ReferringJob(
-            address, project, self._projects, self._of_matrix, self.store.keep_best
-        )
+        referring = ReferringJob(address, project, self._projects, self._of_matrix)
         loading = resolve_load_config(
             section.runtime.load_checkpoint_config,
             referring,
             self.names,
             (*path, "runtime", "load_checkpoint_config"),
         )
-        followed = section.for_each_checkpoint
-        here = (*path, "for_each_checkpoint", "job")
-        saving = find_followed(followed.job, referring, self.names, here) if followed else None
-        if followed is not None and saving is not None:
-            self._check_followed(saving, section, here)
-            followed = replace(followed, job=str(saving))
-            load = CheckpointSelector(self._projects[saving], str(saving), optional=True)
-            loading = LoadCheckpointSpec(enabled=True, checkpoints=(load,))
+        if followed := section.for_each_checkpoint:
+            here = (*path, "for_each_checkpoint", "job")
+            saving = find_followed(followed.job, referring, self._saving, self.names, here)
+            if saving is not None:
+                followed = replace(followed, job=str(saving))
+                load = CheckpointSelector(self._projects[saving], str(saving), optional=True)
+                loading = LoadCheckpointSpec(enabled=True, checkpoints=(load,))
         project_resource = self.resources.get(Address(Kind.PROJECT, project))
         project_name = project_resource.attributes["name"] if project_resource else project
         store = None  # of checkpoints; None if they are on the nodes, or if there are none
@@ -168,20 +170,6 @@ class JobBuilder:
                 depends_on.append(self._caches[None, cluster])
         depends_on += resolve_dependencies(section.depends_on, path, self.names, self._of_matrix)
         self._add(address, cluster, job.to_attributes(), section.lifecycle, path, set(depends_on))
-
-    def _check_followed(self, job: Address, section: Job, path: ManifestPath) -> None:
-        """Report a job without checkpoints, or with checkpoints on another cluster."""
-        other = next(other for name, other in self.declared.items() if self._address(name) == job)
-        if not other.runtime.checkpointing_config.enabled:
-            summary, fix = f"{job} saves no checkpoints", "Enable its checkpointing_config."
-        elif len(self.names.clusters) > 1 and other.cluster != section.cluster:
-            summary = f"{job} runs on another cluster"
-            fix = f"Checkpoints are evaluated where they are: use cluster: {other.cluster}."
-        else:
-            return
-        self.names.report_problem(
-            f"for_each_checkpoint: {summary}", fix, path, code="no-checkpoints"
-        )
 
     def _address(self, name: str) -> Address:
         """Return the address of a job by its key in the tree."""

@@ -12,7 +12,6 @@ from trainctl.manifest.tree import ManifestNode, Path, node_at, position_of
 from trainctl.model.address import Address, Kind, slug
 from trainctl.model.diagnostics import Diagnostic, Position, did_you_mean, error
 from trainctl.model.specs.job_spec import Job
-from trainctl.model.specs.location import CheckpointRanking
 from trainctl.model.specs.runtime import (
     CheckpointReference,
     CheckpointSelector,
@@ -168,7 +167,6 @@ class ReferringJob:
     project: str
     jobs: Mapping[Address, str]
     of_matrix: Mapping[str, list[Address]]
-    ranking: CheckpointRanking | None = None
 
 
 def resolve_load_config(
@@ -187,13 +185,16 @@ def resolve_load_config(
     return LoadCheckpointSpec(section.enabled, section.download_folder, tuple(references))
 
 
-def find_followed(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> Address | None:
-    """Return the job whose checkpoints another one evaluates; None, with a problem, if it is none."""
+def find_followed(
+    text: str, by: ReferringJob, saving: Collection[Address], names: DeclaredNames, path: Path
+) -> Address | None:
+    """Return the job whose checkpoints another one evaluates; None, with a problem, if it saves none."""
     job = _find_job(text, by, names, path)
-    if job in (None, by.address) and (job or _RUN.fullmatch(text)):
-        summary = f"job: {text} is not another job"
-        names.report_problem(summary, "Name it.", path, code="invalid-dependency")
-    return None if job == by.address else job
+    if (job and job != by.address and job in saving) or not (job or _RUN.fullmatch(text)):
+        return job
+    summary = f"job: {text} is not another job that saves checkpoints"
+    names.report_problem(summary, "Enable its checkpointing_config.", path, code="no-checkpoints")
+    return None
 
 
 def loaded_jobs(
@@ -209,36 +210,26 @@ def _resolve(
     reference: CheckpointReference, by: ReferringJob, names: DeclaredNames, path: Path
 ) -> CheckpointSelector:
     job_id, name = reference.job_id, reference.checkpoint_name
-    if reference.typ == "best":
-        return _best(reference, by, names, path)
-    job = _find_job(job_id, by, names, (*path, "job_id")) if job_id else None
+    is_best = reference.typ == "best"
+    sweep = (job_id or "").removesuffix("[*]").removeprefix("job.")
+    if is_best and sweep in by.of_matrix:  # all of its jobs
+        job: Address | None = by.of_matrix[sweep][0].group
+        project = by.jobs[by.of_matrix[sweep][0]]
+    else:
+        job = _find_job(job_id, by, names, (*path, "job_id")) if job_id else None
+        project = by.jobs.get(job, by.project) if job else by.project
     run = job_id if job is None else None
-    named = reference.project_name and slug(reference.project_name)
-    project = named or (by.jobs.get(job, by.project) if job else by.project)
+    project = slug(reference.project_name) if reference.project_name else project
     own = project == by.project and run is None and job in (None, by.address)
     return CheckpointSelector(
-        project, str(job) if job else None, run, name, name is None and own, reference.force
+        project,
+        str(job) if job else None,
+        run,
+        name,
+        name is None and own and not is_best,
+        reference.force,
+        f"{reference.metric}:{reference.mode}" if is_best else None,
     )
-
-
-def _best(
-    reference: CheckpointReference, by: ReferringJob, names: DeclaredNames, path: Path
-) -> CheckpointSelector:
-    text = (reference.job_id or "").removesuffix("[*]").removeprefix("job.")
-    jobs = by.of_matrix.get(text)
-    job = jobs[0].group if jobs else _find_job(text, by, names, (*path, "job_id"))
-    ranking = by.ranking
-    if reference.metric:
-        ranking = CheckpointRanking(reference.metric, reference.mode)
-    if ranking is None:
-        names.report_problem(
-            "the metric of the best checkpoint is missing",
-            "Add metric: KEY, or keep_best under 'checkpoints'.",
-            path,
-            code="missing-key",
-        )
-    project = by.jobs.get(jobs[0] if jobs else job, by.project) if job else by.project
-    return CheckpointSelector(project, str(job) if job else None, metric=str(ranking))
 
 
 def _find_job(text: str, by: ReferringJob, names: DeclaredNames, path: Path) -> Address | None:

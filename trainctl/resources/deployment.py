@@ -130,9 +130,7 @@ class Deployment:
         self._checkpoint_secrets(step, run)  # fail before any transfer
         listings = listings_of(step)
         control = RunControl(self._agents, step.lookup)
-        blocking = find_blocking_runs(
-            control, step.lookup, step.depends_on, self._cluster(step), step.job_spec
-        )
+        blocking = find_blocking_runs(control, step.lookup, step.depends_on, step.job_spec)
         if blocking.blocked_reason:
             raise DeferredStep(blocking.blocked_reason, "Apply again when it has completed.")
         ranks = self._place(step, run, list(listings.values()), blocking, replaced, failed)

@@ -197,7 +197,7 @@ def deferral_reason(change: Change, agents: Agents, lookup: Lookup) -> str:
     job = change.job_spec
     cluster = lookup(job.cluster_address)
     control = RunControl(agents, lookup)
-    blocking = find_blocking_runs(control, lookup, change.depends_on, cluster, job)
+    blocking = find_blocking_runs(control, lookup, change.depends_on, job)
     pins = job.checkpoint_pins or {}
     for load in job.runtime.loads if not blocking.blocked_reason else ():
         if load.metric and (load.best_of not in pins or blocking.follows):

@@ -24,6 +24,7 @@ from trainctl.errors import UsageError
 from trainctl.inputs.serving import ServingEngine
 from trainctl.ledger.state import State
 from trainctl.model.reports import Checkpoint
+from trainctl.model.specs.location import CheckpointRanking
 from trainctl.operations.runs import lookup
 from trainctl.operations.runs.checkpoints import (
     artifacts,
@@ -34,7 +35,7 @@ from trainctl.operations.runs.checkpoints import (
 )
 from trainctl.operations.runs.deploy import prepare_serving, write_serving
 from trainctl.operations.runs.lookup import JobRun
-from trainctl.operations.runs.results import find_best, rank_checkpoints, ranking_of
+from trainctl.operations.runs.results import find_best, rank_checkpoints
 from trainctl.operations.workspace import Workspace
 from trainctl.views.runs.checkpoints import (
     CHECKPOINT_COLUMNS,
@@ -108,7 +109,7 @@ def list_command(
             if all_kept
             else lookup.select_runs(state, lookup.job_address(address or ""), run)
         )
-        ranking = ranking_of(workspace, by) if by else None
+        ranking = CheckpointRanking.read(by) if by else None
         checkpoints, unreachable = list_checkpoints(workspace, runs)
         checkpoints = [one for one in checkpoints if name in (None, one.name)]
         if ranking is not None:
@@ -165,14 +166,16 @@ def _choose(
     name: str | None,
     by: str | None,
 ) -> tuple[JobRun, str | None]:
-    """Return the run and the name of the checkpoint that is meant, the best with ``best`` or ``--by``."""
+    """Return the run and the name of the checkpoint that is meant: ``--by`` a result, ``best`` by ``keep_best``."""
     job = lookup.job_address(address)
-    if by is None and (name != "best" or workspace.desired.checkpoints.keep_best is None):
+    ranking = CheckpointRanking.read(by) if by else None
+    if name == "best" and ranking is None:
+        ranking = workspace.desired.checkpoints.keep_best
+    if ranking is None:
         return lookup.find_run(state, job, run), name
     if name not in (None, "best"):
         raise UsageError(f"--by can't be used with {name}", "Remove one of them.")
-    runs = lookup.select_runs(state, job, run)
-    best = find_best(workspace, runs, ranking_of(workspace, by))
+    best = find_best(workspace, lookup.select_runs(state, job, run), ranking)
     session.output.note(best.text)
     return best.run, best.name
 

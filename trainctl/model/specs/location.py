@@ -179,9 +179,6 @@ class CheckpointRanking(CheckedSection):
         key, _, mode = text.rpartition(":")
         return cls(key, "max" if mode == "max" else "min") if mode in ("min", "max") else cls(text)
 
-    def __str__(self) -> str:
-        return f"{self.metric}:{self.mode}"
-
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsLocation(Location):
@@ -199,7 +196,7 @@ class CheckpointsLocation(Location):
     """Also keep checkpoints whose step is a multiple of this."""
     keep_best: CheckpointRanking | None = field(default=None, metadata=OMIT_EMPTY)
     """Also keep the best checkpoints. One whose step has no value yet is kept until it has. Its metric
-    is the default of ``best``."""
+    is that of ``best`` in commands."""
     max_rate: Size | None = None
     """Upload limit in bytes per second, for example 100MB."""
     upload_timeout: Duration = "1h"

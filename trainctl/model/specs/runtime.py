@@ -90,8 +90,8 @@ class CheckpointReference(CheckedSection):
     force: bool = False
     """With ``named``: use it even if it is unfinished."""
     metric: Text | None = None
-    """With ``best``: a result of the job, or ``JOB.KEY`` of its evaluations; default: that of
-    ``keep_best``. Also of a sweep: the best of all its jobs."""
+    """With ``best``: a result of the job, or ``JOB.KEY`` of its evaluations. The best of a sweep is
+    that of all its jobs."""
     mode: Literal["min", "max"] = "min"
     """With ``metric``: whether the lowest or the highest is the best."""
 
@@ -103,9 +103,10 @@ class CheckpointReference(CheckedSection):
                 "Use for example {typ: named, job_id: sft, checkpoint_name: checkpoint-120}.",
                 code="missing-key",
             )
-        if (self.typ == "best") > bool(self.job_id) or bool(self.metric) > (self.typ == "best"):
+        is_ranked = self.typ == "best"
+        if bool(self.metric) != is_ranked or (is_ranked and not self.job_id):
             raise validation_error(
-                "the best checkpoint requires job_id, and only it has a metric",
+                "the best checkpoint requires job_id and metric, and only it has a metric",
                 "Use for example {typ: best, job_id: sft, metric: val_loss}.",
                 code="missing-key",
             )

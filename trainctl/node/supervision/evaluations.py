@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, cast
 
 from trainctl.base.checkpoints.layout import LOOSE
 from trainctl.base.checkpoints.manifests import CheckpointManifest, RunCheckpoints
@@ -30,6 +30,7 @@ _KEYS = 32
 _KEY = 64
 AttemptFn = Callable[[Callable[[], None]], Optional[RunOutcome]]
 """An attempt at the commands, which calls a chore every second."""
+_NEW: Mapping[str, Any] = {"exit_code": None, "error": None, "values": {}}
 _STATUS = {runs.COMPLETED: "completed", runs.STOPPED: "interrupted"}
 
 
@@ -97,22 +98,20 @@ class EvaluationLoop:
         for manifest in self._checkpoints.manifests():
             parts.setdefault(manifest["name"], []).append(manifest)
         # another rank may still upload its part, or have deleted it; perhaps not all ranks save
-        ranks = max(map(len, parts.values()), default=0) if is_over else self._ranks
+        if is_over:
+            ranks = max(map(len, parts.values()), default=0)
+        elif self._saving["store"].get("url") is not None:
+            ranks = self._saving["group_size"]
+        else:  # those that are stored here
+            local = self._data / "checkpoints" / self._checkpoints.prefix
+            ranks = len([*local.glob("rank-*")])
         known = {row["name"] for row in self._rows}
         for name, of_ranks in parts.items():
             if len(of_ranks) >= ranks and name not in known and _is_evaluated(of_ranks):
                 is_due = (len(self._rows) + 1) % self._settings["every"] == 0
-                row: EvaluationRow = {
-                    "run": self._checkpoints.prefix,
-                    "name": name,
-                    "step": of_ranks[0]["step"],
-                    "status": "queued" if is_due else "skipped",
-                    "exit_code": None,
-                    "error": None,
-                    "values": {},
-                }
-                self._rows.append(row)
-                self._write(row)
+                place = {"run": self._checkpoints.prefix, "name": name, "step": of_ranks[0]["step"]}
+                self._rows.append(cast("EvaluationRow", {**place, **_NEW}))
+                self._write(self._rows[-1], status="queued" if is_due else "skipped")
         return is_over
 
     def _find_meanwhile(self) -> None:
@@ -120,14 +119,6 @@ class EvaluationLoop:
         if not self._in_bucket:
             with contextlib.suppress(TrainctlError, OSError):  # the next evaluation reports it
                 self._find()
-
-    @property
-    def _ranks(self) -> int:
-        """How many ranks' parts of a checkpoint can be seen here."""
-        if self._saving["store"].get("url") is not None:
-            return self._saving["group_size"]
-        local = self._data / "checkpoints" / self._checkpoints.prefix
-        return len([path for path in local.glob("rank-*") if path.is_dir()])
 
     def _evaluate_next(self, attempt: AttemptFn) -> Optional[RunOutcome]:
         """Evaluate the oldest waiting checkpoint, or the newest; None if another supervisor does."""

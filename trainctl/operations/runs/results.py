@@ -99,15 +99,6 @@ class BestCheckpoint(NamedTuple):
     pin: str
 
 
-def ranking_of(workspace: Workspace, by: str | None) -> CheckpointRanking:
-    """Return the ranking of an option, by default ``keep_best``."""
-    ranking = CheckpointRanking.read(by) if by else workspace.desired.checkpoints.keep_best
-    if ranking is None:
-        summary = "the metric of the best checkpoint is missing"
-        raise UsageError(summary, "Use --by KEY, or set keep_best of checkpoints.")
-    return ranking
-
-
 def rank_checkpoints(
     workspace: Workspace,
     runs: Sequence[JobRun],
@@ -165,12 +156,13 @@ def find_best(
     if unreachable:
         raise NodeUnreachable(f"the best checkpoint is unknown: {unreachable[0].why}")
     partial = {(each.run, each.name) for each in checkpoints if not each.complete}
-    ranked = rank_checkpoints(workspace, runs, checkpoints, by)
-    names = {(each.run, each.name) for each in ranked if each.value is not None} - partial
-    best = next((each for each in ranked if (each.run, each.name) in names), None)
-    if best is None:
-        summary = f"no complete checkpoint has a value of {by.metric}"
+    usable = [each for each in checkpoints if (each.run, each.name) not in partial]
+    if not usable:
+        summary = "no checkpoint is complete"
         raise UsageError(summary, "Wait until one is complete.", code="checkpoint-not-found")
+    ranked = rank_checkpoints(workspace, runs, usable, by)
+    names = {(each.run, each.name) for each in ranked if each.value is not None}
+    best = ranked[0]
     run = next(run for run in runs if run.record.id == best.run)
     extreme = "highest" if by.mode == "max" else "lowest"
     count = len({saved_by for saved_by, _ in names})

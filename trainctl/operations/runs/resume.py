@@ -15,6 +15,7 @@ from trainctl.model.action import ActionReason
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.run import RunRecord
+from trainctl.model.specs.location import CheckpointRanking
 from trainctl.model.specs.resource import DesiredResource
 from trainctl.operations.plan import create_plan, observe, observe_mirrored
 from trainctl.operations.policies import with_policies
@@ -51,9 +52,9 @@ def resume_starts(
     def start(address: Address) -> RerunRequest:
         run = find_run(state, address)
         if by is not None:
-            from trainctl.operations.runs.results import find_best, ranking_of  # slow to load
+            from trainctl.operations.runs.results import find_best  # slow to load
 
-            best = find_best(workspace, [run], ranking_of(workspace, by))
+            best = find_best(workspace, [run], CheckpointRanking.read(by))
             return RerunRequest({RESUME: best.pin}, f"resumes from {best.text}")
         newest = find_newest_checkpoint(workspace, run.job)
         note = f"resumes from {newest.name} of run {newest.run}"

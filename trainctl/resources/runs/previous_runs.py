@@ -276,17 +276,13 @@ class BlockingRuns:
 
 
 def find_blocking_runs(
-    control: RunControl,
-    lookup: Lookup,
-    depends_on: Iterable[Address],
-    cluster: RecordedResource | None,
-    job: JobSpec,
+    control: RunControl, lookup: Lookup, depends_on: Iterable[Address], job: JobSpec
 ) -> BlockingRuns:
-    """Query the dependencies of a job that may run on any suitable node of the cluster.
+    """Query the dependencies of a job that may run on any suitable node of its cluster.
 
     A run whose checkpoints the job evaluates may have ended in any way.
     """
-    possible = set(_possible_nodes(cluster, job))
+    possible = set(_possible_nodes(lookup(job.cluster_address), job))
     jobs = [address for address in depends_on if address.kind is Kind.JOB]
     newest = {address: next(reversed(runs_of(lookup(address))), None) for address in jobs}
     observed = control.statuses([run for run in newest.values() if run and run.status.live])
@@ -297,23 +293,21 @@ def find_blocking_runs(
             blockers.append(f"{address} has not run yet")
             continue
         run, problem = observed.get(recorded.key, ObservedRun(recorded, None))
-        nodes_of_run = {rank.node for rank in run.ranks}
         is_evaluated = address == job.followed_job
-        if is_evaluated:  # rank 0 has the checkpoints, or sees those of all ranks
-            nodes_of_run = {rank.node for rank in run.ranks[:1]}
+        # the checkpoints are those that rank 0 sees
+        nodes_of_run = {rank.node for rank in (run.ranks[:1] if is_evaluated else run.ranks)}
         if problem is not None:
             blockers.append(f"{address}: {problem.summary}")
-        elif (is_evaluated and nodes_of_run and nodes_of_run <= possible) or (
-            run.status.live and len(nodes_of_run) == 1 and nodes_of_run <= possible
-        ):
+        elif not (run.status.live or is_evaluated):
+            if run.status is not RunStatus.COMPLETED:
+                blockers.append(f"run {run.number} of {address}: {run.status.words}")
+        elif len(nodes_of_run) == 1 and nodes_of_run <= possible:
             possible = nodes_of_run
             follows.append((address, run))
-        elif run.status.live or is_evaluated:
-            nodes_in_use = ", ".join(rank.node for rank in run.ranks)
+        else:
             live = "live " if run.status.live else ""
-            blockers.append(f"run {run.number} of {address} is {live}on {nodes_in_use}")
-        elif run.status is not RunStatus.COMPLETED:
-            blockers.append(f"run {run.number} of {address}: {run.status.words}")
+            nodes = ", ".join(rank.node for rank in run.ranks)
+            blockers.append(f"run {run.number} of {address} is {live}on {nodes}")
     if not blockers:
         return BlockingRuns(tuple(follows), next(iter(possible)) if follows else None)
     more = f", and {len(blockers) - 1} more" if len(blockers) > 1 else ""
