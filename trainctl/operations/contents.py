@@ -84,13 +84,10 @@ def with_contents(workspace: Workspace, plan: Plan, *, offline: bool) -> Plan:
         if change.address not in plan.runs:
             continue
         job = change.job_spec
-        resumes = job.resume_from == "latest"
-        own = [CheckpointSelector(job.project, str(change.address))] if resumes else []
-        loads = [
-            _selected(load, change, changes, plan)
-            for load in (*job.runtime.loads, *own)
-            if not load.metric
-        ]
+        selectors = [load for load in job.runtime.loads if not load.metric]
+        if job.resume_from == "latest":
+            selectors.append(CheckpointSelector(job.project, str(change.address)))
+        loads = [_selected(load, change, changes, plan) for load in selectors]
         if loads:
             diffs += [ContentDiff(change.address, "checkpoints", "", ", ".join(loads))]
     return replace(plan, contents=tuple(diffs))

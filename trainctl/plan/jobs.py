@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -39,16 +39,13 @@ _LABELS = {"config": "configuration", "code": "code", "weights": "weights"}
 
 
 def desired_job_attributes(
-    context: ResourceContext,
-    code: CodeTree | None,
-    pins: dict[str, Any],
-    best: Mapping[str, tuple[str, str]],
+    context: ResourceContext, code: CodeTree | None, pins: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the desired attributes with current code and pins, and the ``best`` checkpoints that it loads."""
+    """Return the desired attributes with current code and pins, of weights and the best checkpoints."""
     job = context.resource.job_spec if context.resource else JobSpec()
     weights = [str(item.address) for item in job.weights]
     names = [load.best_of for load in job.runtime.loads if load.metric]
-    chosen = {name: best[name][0] for name in names if name in best}
+    chosen = {name: pins[name] for name in names if name in pins}
     return context.desired(
         {
             **({"checkpoint_pins": chosen} if chosen else {}),

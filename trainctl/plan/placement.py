@@ -198,7 +198,10 @@ def with_note(inputs: PlanInputs, change: Change) -> Change:
 
 def _start_notes(inputs: PlanInputs, change: Change) -> Iterator[str]:
     if followed := change.job_spec.followed_job:
-        yield _evaluations_note(change, followed)
+        runs = map(RunRecord.from_json, reversed(change.outputs.get("runs") or ()))
+        counts = ((run.number, len(run.reported.get("evaluations") or ())) for run in runs)
+        about = (f", about {count} as in run {number}" for number, count in counts if count)
+        yield f"runs once for each checkpoint of {followed}{next(about, '')}"
     for name in (change.after or {}).get("checkpoint_pins") or ():
         if name in inputs.best:
             yield f"loads {inputs.best[name][1]}"
@@ -206,13 +209,6 @@ def _start_notes(inputs: PlanInputs, change: Change) -> Iterator[str]:
         facts = (placement.facts for placement in rank_placements(inputs, change))
         if count := max((node.usable_gpus() for node in facts if node), default=0):
             yield f"claims all GPUs of its node: {count}"
-
-
-def _evaluations_note(change: Change, followed: Address) -> str:
-    runs = map(RunRecord.from_json, reversed(change.outputs.get("runs") or ()))
-    counts = ((run, len(run.reported.get("evaluations") or ())) for run in runs)
-    about = next((f", about {count} as in run {run.number}" for run, count in counts if count), "")
-    return f"runs once for each checkpoint of {followed}{about}"
 
 
 def likely_nodes(inputs: PlanInputs, changes: Iterable[Change]) -> dict[Address, tuple[str, ...]]:

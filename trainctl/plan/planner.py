@@ -138,6 +138,7 @@ def _decide_all(inputs: PlanInputs, contexts: Iterable[ResourceContext]) -> list
         if context.address.kind is Kind.WEIGHTS and context.resource is not None
     }
     planned_pins = pins(inputs, values_by_address)
+    planned_pins |= {name: pin for name, (pin, _) in inputs.best.items()}
     decided = dict[Address | None, Change | None]()
     for context in sorted(contexts, key=lambda context: bool(_followed_job(context))):
         followed = decided.get(_followed_job(context))
@@ -184,7 +185,7 @@ def _decide(
         reason = None if context.destroying else ActionReason.NO_CONFIG
         return context.remove(Action.DELETE, reason, stops=stops)
     if address.kind is Kind.JOB:
-        today = desired_job_attributes(context, inputs.code.get(address), planned_pins, inputs.best)
+        today = desired_job_attributes(context, inputs.code.get(address), planned_pins)
         start = inputs.starts.get(address)
         if start:
             return plan_rerun(context, today, start)

@@ -112,7 +112,7 @@ def list_command(
         ranking = CheckpointRanking.read(by) if by else None
         checkpoints, unreachable = list_checkpoints(workspace, runs)
         checkpoints = [one for one in checkpoints if name in (None, one.name)]
-        if ranking is not None:
+        if ranking is not None and checkpoints:
             checkpoints = rank_checkpoints(workspace, runs, checkpoints, ranking)
     if sort is not None:
         checkpoints.sort(key=_SORT_KEYS[sort])
@@ -120,8 +120,8 @@ def list_command(
         checkpoints.reverse()
     form = checkpoints_json(checkpoints, unreachable)
     has_jobs = kept or len({job_run.job.address for job_run in runs}) > 1
-    metric = ranking.metric if ranking else ""
-    lines = checkpoint_table(checkpoints, session.output.width, jobs=has_jobs, metric=metric)
+    width, metric = session.output.width, ranking.metric if ranking else ""
+    lines = checkpoint_table(checkpoints, width, jobs=has_jobs, metric=metric)
     print_result(session.output, format_, form, lines, (CHECKPOINT_COLUMNS, form["checkpoints"]))
     return report_unreachable(session, unreachable, "the checkpoints")
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Set
 
 from trainctl.base.checkpoints.manifests import CheckpointManifest
 from trainctl.node.runs.points import points_of
-from trainctl.node.runs.record import ENDED, NodeRun, evaluated_run, list_specs
+from trainctl.node.runs.record import ENDED, NodeRun, evaluated_run
 
 
 def spared_checkpoints(
@@ -23,21 +23,20 @@ def spared_checkpoints(
     All of other ranks than 0 may be: by its own reports each rank would keep parts of other checkpoints.
     """
     names = {row["name"] for row in rows}
-    evaluations = [pair for pair in list_specs(run.layout) if evaluated_run(pair[1]) == run.key]
+    job, _, key = (ranking["metric"] if ranking else "").partition(".")
     spared: Set[str] = set()
-    for other, _ in evaluations:
+    found: Dict[str, Optional[float]] = {}
+    for path in run.layout.runs.glob("*/evaluations.json"):
+        other = NodeRun(run.layout, path.parent.name)
+        spec, evaluated = other.spec, other.evaluations
+        if spec is None or evaluated_run(spec) != run.key:
+            continue
         if other.record.get("status") not in ENDED:
-            done = (row["name"] for row in other.evaluations if row["status"] != "queued")
-            spared |= names.difference(done)
+            spared |= names - {row["name"] for row in evaluated if row["status"] != "queued"}
+        if spec["address"].split("[")[0] == f"job.{job}":
+            found.update((row["name"], row["values"].get(key)) for row in evaluated)
     if ranking is None:
         return spared
-    job, _, key = ranking["metric"].partition(".")
-    found = {
-        row["name"]: row["values"].get(key)
-        for other, spec in evaluations
-        if spec["address"].split("[")[0] == f"job.{job}"
-        for row in other.evaluations
-    }
     reported = None
     if not found and not any(row["rank"] for row in rows):
         reported = points_of(run, [ranking["metric"]]).get(ranking["metric"])

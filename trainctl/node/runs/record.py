@@ -310,19 +310,16 @@ class NodeRun:
             supervised = status not in ENDED
         if not supervised and status not in ENDED:
             status = LOST if self.started else CREATED
+            needed = secret_variables(spec) or store.get("secret")
             if status == LOST:
                 kill_marked(self.mark)
                 cleanup.remove_container(self.directory)
                 self.discard_secrets()
                 self.release_space()
-            elif (  # a new supervisor would need secrets; never for gangs
-                holder is not None
-                and not spec.get("gang")
-                and (secret_variables(spec) or store.get("secret") or evaluated_run(spec))
-            ):
+            elif holder is not None and not spec.get("gang") and (needed or evaluated_run(spec)):
+                # a new supervisor would need the secrets; never for gangs
                 status = PENDING
-                needs = secret_variables(spec) or store.get("secret")
-                is_stored = not needs or self.stored_secrets is not None
+                is_stored = not needed or self.stored_secrets is not None
                 waiting = WAITS_FOR_RESUME if is_stored else WAITS_FOR_SECRETS
                 record = {**record, "waiting": waiting, "queue": None}
         identity = {name: spec[name] for name in ("key", "id", "number", "generation", "rank")}
@@ -410,15 +407,11 @@ def with_commands(spec: RunSpec, commands: Sequence[str]) -> RunSpec:
     return changed
 
 
-def evaluation_settings(spec: RunSpec) -> Mapping[str, Any]:
-    """How the commands run for each checkpoint of another run; empty if they don't."""
-    return spec["job"].get("for_each_checkpoint") or {}
-
-
 def evaluated_run(spec: RunSpec) -> Optional[str]:
     """Key of the run for each of whose checkpoints the commands run; None for other jobs."""
-    job = evaluation_settings(spec).get("job")
-    return next((each["key"] for each in spec["follows"] if each["address"] == job), None)
+    section = spec["job"].get("for_each_checkpoint") or {}
+    keys = (each["key"] for each in spec["follows"] if each["address"] == section.get("job"))
+    return next(keys, None)
 
 
 def prepare_commands(spec: RunSpec) -> List[str]:

@@ -19,7 +19,7 @@ from trainctl.node.metrics.progress import newest_values
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import wait_for_stop
 from trainctl.node.runs.points import PLACES
-from trainctl.node.runs.record import NodeRun, evaluated_run, evaluation_settings
+from trainctl.node.runs.record import NodeRun, evaluated_run
 from trainctl.node.scheduling.allocation import Allocation
 from trainctl.node.scheduling.rank_coordination import RunOutcome
 from trainctl.node.system.host import kill_marked
@@ -42,7 +42,7 @@ class EvaluationLoop:
         self._spec = spec
         self._secrets = secrets
         self._data = data
-        self._settings = evaluation_settings(spec)
+        self._settings: Mapping[str, Any] = spec["job"]["for_each_checkpoint"]
         self._rows = run.evaluations
         self._followed = NodeRun(run.layout, evaluated_run(spec))
         saving = self._followed.spec
@@ -62,6 +62,7 @@ class EvaluationLoop:
         """Evaluate until the followed run has ended, and all its complete checkpoints are evaluated."""
         kill_marked(self._run.mark)  # left by a supervisor that was killed
         cleanup.remove_container(self._run.directory)
+        self._run.write_evaluations(self._rows)  # retention spares what isn't evaluated
         for row in self._with_status("running"):
             self._write(row, status="interrupted", error="supervisor killed")
         pause = 0.0
@@ -105,11 +106,13 @@ class EvaluationLoop:
         else:  # those that are stored here
             local = self._data / "checkpoints" / self._checkpoints.prefix
             ranks = len([*local.glob("rank-*")])
-        known = {row["name"] for row in self._rows}
+        known = {LOOSE, *(row["name"] for row in self._rows)}
         for name, of_ranks in parts.items():
-            if len(of_ranks) >= ranks and name not in known and _is_evaluated(of_ranks):
+            step = of_ranks[0].get("step")
+            is_finished = not any(part.get("unfinished") for part in of_ranks)
+            if len(of_ranks) >= ranks and is_finished and step is not None and name not in known:
                 is_due = (len(self._rows) + 1) % self._settings["every"] == 0
-                place = {"run": self._checkpoints.prefix, "name": name, "step": of_ranks[0]["step"]}
+                place = {"run": self._checkpoints.prefix, "name": name, "step": step}
                 self._rows.append(cast("EvaluationRow", {**place, **_NEW}))
                 self._write(self._rows[-1], status="queued" if is_due else "skipped")
         return is_over
@@ -147,17 +150,8 @@ class EvaluationLoop:
 
     def _load(self, row: EvaluationRow) -> None:
         """Put the checkpoint, and no other, where the commands find it, and name it in the log."""
-        project, job, _ = row["run"].split("/")
-        load: CheckpointLoad = {
-            "project": project,
-            "job": job,
-            "run": None,
-            "name": row["name"],
-            "runs": [row["run"]],
-            "optional": False,
-            "force": False,
-            "place": self._saving["store"],
-        }
+        load: CheckpointLoad = {**self._spec["load"][0], "name": row["name"], "optional": False}
+        load["runs"], load["place"] = [row["run"]], self._saving["store"]
         load_checkpoints(self._run, {**self._spec, "load": [load]}, self._secrets, self._data)
         log = self._run.log(int(self._spec["rank"]))
         make_directory(log.parent)
@@ -190,9 +184,3 @@ class EvaluationLoop:
 
 def _summary(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-def _is_evaluated(parts: List[CheckpointManifest]) -> bool:
-    """Whether a checkpoint has a step, and is finished on all ranks."""
-    has_step = parts[0].get("step") is not None and parts[0]["name"] != LOOSE
-    return has_step and not any(part.get("unfinished") for part in parts)

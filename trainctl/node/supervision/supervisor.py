@@ -117,15 +117,12 @@ def spawn(request: LaunchRequest, emit: Callable[[Dict[str, Any]], None]) -> Non
 
 def _repeat_if_killed(supervise: Callable[[], None]) -> None:
     """Supervise in a child process, and in another one whenever it is killed: the request is only in memory."""
-    while True:
-        pid = os.fork()
-        if not pid:
-            supervise()
-            return
-        _, status = os.waitpid(pid, 0)
+    while os.fork():
+        _, status = os.wait()
         if not os.WIFSIGNALED(status):
             return
         time.sleep(_REPEAT_SECONDS)  # the warden kills what was about to start
+    supervise()
 
 
 def run_in_foreground(request: LaunchRequest) -> None:

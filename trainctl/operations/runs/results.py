@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from types import MappingProxyType
 
 from trainctl.base.lazy_dataclass import replace
@@ -126,7 +125,7 @@ def rank_checkpoints(
             if of_run is not None and each.step is not None:
                 values[each.run, each.name] = of_run.value_at(each.step)
     valued = [replace(each, value=values.get((each.run, each.name))) for each in checkpoints]
-    if valued and all(each.value is None for each in valued):
+    if all(each.value is None for each in valued):
         summary = f"no checkpoint has a value of {by.metric}"
         raise UsageError(summary, "To list the keys: trainctl results.", code="unknown-result")
     sign = -1 if by.mode == "max" else 1
@@ -157,9 +156,6 @@ def find_best(
         raise NodeUnreachable(f"the best checkpoint is unknown: {unreachable[0].why}")
     partial = {(each.run, each.name) for each in checkpoints if not each.complete}
     usable = [each for each in checkpoints if (each.run, each.name) not in partial]
-    if not usable:
-        summary = "no checkpoint is complete"
-        raise UsageError(summary, "Wait until one is complete.", code="checkpoint-not-found")
     ranked = rank_checkpoints(workspace, runs, usable, by)
     names = {(each.run, each.name) for each in ranked if each.value is not None}
     best = ranked[0]
@@ -178,14 +174,14 @@ def choose_best(workspace: Workspace) -> dict[str, tuple[str, str]]:
     chosen: dict[str, tuple[str, str]] = {}
     for load in {load.best_of: load for load in loads if load.metric and load.job}.values():
         by = CheckpointRanking.read(str(load.metric))
-        with suppress(TrainctlError):
+        try:
             runs = select_runs(workspace.ledger.state(), Address.parse(load.job or ""))
             evaluations = _evaluation_runs(workspace, by.metric.partition(".")[0])
             refreshed = [run for run, _ in refresh_runs(workspace, [*runs, *evaluations])]
             if not any(run.record.status.live for run in refreshed):
-                try:
-                    best = find_best(workspace, refreshed[: len(runs)], by)
-                    chosen[load.best_of] = best.pin, best.text
-                except TrainctlError as error:
-                    workspace.notify(f"best checkpoint of {load.job}: {error.summary}")
+                best = find_best(workspace, refreshed[: len(runs)], by)
+                chosen[load.best_of] = best.pin, best.text
+        except TrainctlError as error:
+            if error.code not in ("not-in-state", "run-not-found"):
+                workspace.notify(f"best checkpoint of {load.job}: {error.summary}")
     return chosen

@@ -61,6 +61,7 @@ def evaluate(
         store={"url": None, "prefix": f"demo/eval/1-{key}"},
         environment={"BT_LOAD_CHECKPOINT_DIR": f"{node.root}/runs/{key}/loaded", "KEY": key},
         follows=[{"key": of, "address": "job.train"}],
+        load=[{"project": "demo", "job": "train", "run": None, "name": None, "runs": [], "optional": True, "force": False}],
         for_each_checkpoint={"job": "job.train", "every": 1, "newest_only": False, **settings},
     )  # fmt: skip
 
