@@ -115,3 +115,22 @@ def test_the_best_is_chosen_when_all_evaluations_have_ended(fresh: ProjectHarnes
         "best checkpoint of job.fit: no checkpoint has a value of eval.acuracy" in misspelt.stderr
     )
     assert fresh.run("logs", "export").stdout.strip() == "1 30"
+
+
+def test_evaluations_are_replaced_with_the_training(fresh: ProjectHarness) -> None:
+    """While both are live: the new run of the one evaluates the checkpoints of the new run of the other."""
+    manifest = MANIFEST.replace("    matrix: {lr: [1, 2]}\n", "").partition("  export:")[0]
+    manifest = manifest.replace("python3 fit.py ${{ matrix.lr }}", "python3 fit.py 1; sleep 60")
+    fresh.write({"trainctl.yaml": manifest, "src/fit.py": FIT, "src/eval.py": EVAL})
+    fresh.run("apply", "--auto-approve")
+    wait_for(lambda: fresh.json("status", "eval")["evaluations"])
+    fresh.write({"trainctl.yaml": manifest.replace("fit.py 1; sleep 60", "fit.py 2")})
+    planned = fresh.run("plan").stdout
+    fresh.run("apply", "--auto-approve", "--stop-running", "--wait", code=None)
+    status = fresh.json("status", "eval")
+    after = fresh.run("plan").stdout
+
+    assert "job.eval will run again: the job that it evaluates has a new run" in planned
+    assert (status["number"], status["status"]) == (2, "TRAINING_JOB_COMPLETED")
+    assert [(row["run"][-9:-8], row["step"], row["status"]) for row in status["evaluations"]] == [("2", step, "completed") for step in (10, 20, 30, 40)]  # fmt: skip
+    assert "No changes" in after
