@@ -99,7 +99,7 @@ NOTES: Mapping[str, CommandNotes] = {
     "results": CommandNotes(
         ("trainctl results job.fit --sort val_loss", "trainctl results job.fit --format csv")
     ),
-    "ui": CommandNotes(("trainctl ui --port 8080", "trainctl ui --out site")),
+    "ui": CommandNotes(("trainctl ui", "trainctl ui --out site")),
     "stop": CommandNotes(
         ("trainctl stop job.train --grace 2m", "trainctl stop --all --auto-approve"),
         {12: "With several runs: one could not be stopped."},

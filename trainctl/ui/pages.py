@@ -6,8 +6,7 @@ import json
 import threading
 import time
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
@@ -24,7 +23,7 @@ from trainctl.ledger.usage import run_usage, usage_rows
 from trainctl.manifest.files import manifest_files
 from trainctl.model.address import Address, Kind
 from trainctl.model.reports import JobStatus, NodeReport
-from trainctl.model.run import LIVE_FIRST, RunStatus
+from trainctl.model.run import RunStatus
 from trainctl.operations.nodes import report_nodes
 from trainctl.operations.runs.lookup import JobRun, newest_runs, with_unrecorded_runs
 from trainctl.operations.runs.resume import plan_with_resumes
@@ -49,10 +48,6 @@ STYLE = files("trainctl.views.plan").joinpath("page.css").read_text()
 SCRIPT = files("trainctl.ui").joinpath("ui.js").read_text()
 _HASHES = [b64encode(sha256(text.encode()).digest()).decode() for text in (SCRIPT, STYLE)]
 POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; form-action 'self'; img-src data:; base-uri 'none'".format(*_HASHES)  # fmt: skip
-_FULL = 0.9
-"""Share of a disk from which it needs attention."""
-Attention = tuple[str, str, str, str]
-"""A kind, an address, the reason, and a command."""
 
 
 class PageRenderer:
@@ -65,7 +60,7 @@ class PageRenderer:
         self, open_workspace: Callable[[], Workspace], patience: float | None = 0.3, *, static: bool = False
     ) -> None:  # fmt: skip
         self._open = open_workspace
-        self._lock, self._plan_lock = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._workspace = open_workspace()
         self._stamp = _stamp_of(self._workspace)
         self._folds: dict[Callable[..., Any], tuple[object, Any]] = {}
@@ -81,7 +76,8 @@ class PageRenderer:
             "duration": _optional(format_duration),
             "bytes": _optional(format_bytes),
             "short": _optional("{:.4g}".format),
-            "second": second,
+            "second": _optional(second),
+            "time_left": _time_left,
             "progress": partial(progress_text, bar=False),
             "numbered": "#{}".format,
         }
@@ -106,13 +102,14 @@ class PageRenderer:
 
     def state(self) -> State:
         """Return the state with unrecorded runs, for which nodes are only queried while there may be any."""
-        workspace = self.workspace
-        state = workspace.ledger.state()
-        if not unrecorded_attempts(state):
-            return state
-        answer = self.queries.get("state", lambda _: with_unrecorded_runs(workspace), lambda: state)
-        self.queries.settle(answer)
-        return answer.value
+        workspace, state = self.workspace, self.workspace.ledger.state()
+        if unrecorded_attempts(state):
+            found = self.queries.get(
+                "state", lambda _: with_unrecorded_runs(workspace), lambda: state
+            )
+            self.queries.settle(found)
+            state = found.value
+        return state
 
     def fold(self, fold: Callable[[Iterable[Entry]], T]) -> T:
         """Return a result over all entries of the state, made again when there are more."""
@@ -147,43 +144,40 @@ class PageRenderer:
         groups: dict[Address, list[JobStatus]] = {}
         for status in statuses.value:
             groups.setdefault(status.address.group, []).append(status)
-        jobs = pending_jobs(self.workspace, statuses.value)
-        waiting = (("waiting", str(job), "approved, not started", "trainctl plan") for job in jobs)
-        needs = (*_jobs_in_need(statuses.value), *_nodes_in_need(nodes.value), *waiting)
         return self.render(
             "start",
             statuses,
             nodes,
-            jobs=[_job_row(address, group) for address, group in groups.items()],
-            attention=Counter[Attention](needs),
+            groups=groups,
+            pending_jobs=pending_jobs(self.workspace, statuses.value),
             nodes=nodes_json(nodes.value)["nodes"],
-            usage=next(iter(usage_rows(self.fold(run_usage), "total", 0.0, time.time())), None),
+            usage=usage_rows(self.fold(run_usage), "total", 0.0, time.time()),
         )
 
     def nodes(self) -> str:
         """Return the page of nodes, cached weights and the mirror."""
-        workspace, nodes = self.workspace, self._nodes()
+        store, nodes = self.workspace.declared_mirror.store, self._nodes()
         mirror: QueryResult[dict[str, Any]] = self.queries.get(
-            "mirror", lambda _: mirror_json(workspace.declared_mirror.store.inventory()), dict
+            "mirror", lambda _: mirror_json(store.inventory()), dict
         )
         self.queries.settle(nodes, mirror)
-        rows = {f"{row['cluster']}/{row['name']}": row for row in nodes_json(nodes.value)["nodes"]}
-        cached: dict[str, dict[str, Any]] = {}
-        for name, row in rows.items():
-            for listing in row["cache"]["listings"]:
-                cached.setdefault(listing["source"], {})[name] = listing
-        gpus = [{"node": name, **gpu} for name, row in rows.items() for gpu in row["gpus"]]
+        rows = nodes_json(nodes.value)["nodes"]
         return self.render(
-            "nodes", nodes, mirror, nodes=rows, gpus=gpus, cached=cached, mirror=mirror.value
+            "nodes",
+            nodes,
+            mirror,
+            nodes=rows,
+            gpus=[(node, gpu) for node in rows for gpu in node["gpus"]],
+            cached=[(node, listing) for node in rows for listing in node["cache"]["listings"]],
+            mirror=mirror.value,
         )
 
     def plan(self) -> str:
         """Return the page of the plan of now."""
-        with self._plan_lock:
-            try:
-                plan = plan_with_resumes(self.workspace, PlanOptions(), SurveyOptions(), {})
-            except TrainctlError as error:
-                return self.render("plan", errors=problem_lines(error))
+        try:
+            plan = plan_with_resumes(self.workspace, PlanOptions(), SurveyOptions(), {})
+        except TrainctlError as error:
+            return self.render("plan", errors=problem_lines(error))
         body = self._workspace.settings.redactor.redact("\n".join(plan_body(plan, time.time())))
         return self.render(
             "plan",
@@ -225,27 +219,10 @@ def _stamp_of(workspace: Workspace) -> object:
     return [(name, (directory / name).read_bytes()) for name in manifest_files(directory)]
 
 
-def _job_row(group: Address, statuses: Sequence[JobStatus]) -> dict[str, Any]:
-    """Return what the first page shows of a job or a sweep."""
-    runs, first = [status.run for status in statuses], statuses[0]
-    counts = Counter(run.status for run in runs)
-    return {
-        "name": group.name,
-        "runs": runs,
-        "is_sweep": first.address.key is not None,
-        "counts": [(status, counts[status]) for status in LIVE_FIRST if counts[status]],
-        "progress": first.run.now.get("progress") if first.address == group else None,
-        "share": sum(not run.status.live for run in runs) / len(runs),
-        "left": _time_left(statuses, time.time()),
-        "started": min((run.started_at for run in runs if run.started_at), default=None),
-        "nodes": sorted({rank.place for run in runs for rank in run.ranks}),
-    }
-
-
-def _time_left(statuses: Sequence[JobStatus], now: float) -> float | None:
+def _time_left(statuses: Sequence[JobStatus]) -> float | None:
     """Estimate by reported progress, by the job's last completed run, or by those of the sweep."""
     ran = [s.run.phases["running"] for s in statuses if s.run.status is RunStatus.COMPLETED]
-    usual = sum(ran) / len(ran) if ran else None
+    now, usual = time.time(), sum(ran) / len(ran) if ran else None
     left = []
     for status in statuses:
         run, expected = status.run, status.forecast.get("running", usual)
@@ -257,31 +234,3 @@ def _time_left(statuses: Sequence[JobStatus], now: float) -> float | None:
             left.append(seconds)
     running = sum(status.run.status is RunStatus.RUNNING for status in statuses)
     return max(*left, sum(left) / max(1, running)) if left else None
-
-
-def _jobs_in_need(statuses: Sequence[JobStatus]) -> Iterator[Attention]:
-    for status in statuses:
-        run, job, group = status.run, status.address, str(status.address.group)
-        if not run.status.live and run.status not in (RunStatus.COMPLETED, RunStatus.STOPPED):
-            reason = (run.error or run.status.words).partition("\n")[0]
-            yield "failed", group, reason, f"trainctl logs {job.shell_quoted}"
-        elif waiting := run.now.get("waiting"):
-            yield "waiting", group, waiting, f"trainctl status {group}"
-        if status.refresh_error:
-            yield "unreachable", group, status.refresh_error, "trainctl nodes"
-
-
-def _nodes_in_need(reports: Sequence[NodeReport]) -> Iterator[Attention]:
-    for report in reports:
-        usage, disk = report.usage, (report.found or {}).get("disk") or {}
-        if usage.quarantine:
-            yield "quarantined", report.id, usage.quarantine, f"trainctl nodes release {report.id}"
-        elif report.why:
-            yield report.status, report.id, report.why.partition("\n")[0], "trainctl nodes"
-        if disk.get("total") and (full := 1 - disk["free"] / disk["total"]) > _FULL:
-            words = f"{full:.0%} full, {format_bytes(disk['free'])} free"
-            yield "disk", report.id, words, f"trainctl cache evict {report.cluster}"
-        if usage.price_per_hour and usage.idle_since is not None:
-            idle = format_duration(max(0.0, time.time() - usage.idle_since))
-            words = f"idle for {idle}, {usage.price_per_hour:.2f} USD per hour"
-            yield "idle", report.id, words, f"trainctl destroy --target cluster.{report.cluster}"

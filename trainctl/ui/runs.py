@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.parallel import each
 from trainctl.base.points import KeyPoints
-from trainctl.errors import TrainctlError, UsageError
+from trainctl.errors import NodeError, TrainctlError, UsageError
 from trainctl.ledger.history import history_rows
 from trainctl.ledger.usage import run_usage
 from trainctl.manifest.checkout import run_git
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import DeliveryRecord
 from trainctl.model.events import Event, EventType
 from trainctl.model.reports import Checkpoint, JobStatus, LogBatch, RankSample, UnreachableNode
 from trainctl.model.run import RunRecord
@@ -56,34 +56,28 @@ Points = dict[str, ReportedPoints]
 
 def run_page(site: PageRenderer, run_id: str, query: Query) -> str:
     """Return the page of a run; UsageError if the state doesn't have it."""
-    found, workspace, ask = _find_run(site, run_id), site.workspace, site.queries.get
-    of_job, of_all = site.statuses(found.job.address), site.statuses()
-    site.queries.settle(of_job)
-    known = (status for status in of_job.value if status.run.id == run_id)
-    status = next(known, None) or brief_statuses(workspace, [found], refresh=False)[0]
-    record, every = status.run, _every(found)
-    run = JobRun(found.job, record, found.state)
+    run, workspace, ask = _find_run(site, run_id), site.workspace, site.queries.get
+    recorded, every = partial(brief_statuses, workspace, [run], refresh=False), _every(run)
+    status = ask(("run", run_id), lambda _: brief_statuses(workspace, [run]), recorded, every)
     saved: QueryResult[list[Checkpoint]] = ask(
         ("saved", run_id), lambda _: known_checkpoints(workspace, run)[0], list, every
     )
     samples = ask(("samples", run_id), partial(_add_samples, site, run), list, every)
-    points, log = _points(site, [run]), _log(site, run, query)
-    answers: tuple[QueryResult[Any], ...] = (of_job, saved, samples, points, log, of_all)
+    points, log, others = _points(site, [run]), _log(site, run, query), site.statuses()
+    answers: tuple[QueryResult[Any], ...] = (status, saved, samples, points, log, others)
     site.queries.settle(*answers)
-    reported = _of_run(points.value, record)
+    reported = _of_run(points.value, run.record)
     charts = {key: [line_json(key, of_key.columns())] for key, of_key in reported.items()}
     return site.render(
         "run",
         *answers,
         depth=1,
-        status=status,
-        run=record,
-        progress=record.now.get("progress") or {},
-        facts=[*status_rows(status, time.time()), *_origin(site, run_id)],
+        status=status.value[0],
+        facts=[*status_rows(status.value[0], time.time())],
+        origin=next((row for row in site.fold(history_rows) if row.run == run_id), None),
         checkpoints=saved.value,
         reported=reported,
-        evaluated=_evaluated(record, of_all.value),
-        deliveries=[*map(DeliveryRecord.from_json, record.deliveries)],
+        evaluated=_evaluated(run.record, others.value),
         log=log.value,
         query={name: values[-1] for name, values in query.items()},
         charts=charts | _usage_charts(samples.value),
@@ -101,14 +95,12 @@ def jobs_page(site: PageRenderer, name: str, query: Query) -> str:
     matrices = [dict(status.matrix) for status in statuses.value]
     names = dict.fromkeys(chain.from_iterable(matrices))
     ticked = [run for run in query.get("run") or [*results][-_TICKED:] if run in results]
-    runs = [replace(_find_run(site, run), record=results[run].status.run) for run in ticked[:_MOST]]
+    ids, ask = ticked[:_MOST], site.queries.get
+    runs = [_find_run(site, run) for run in ids]
     labels = run_labels({run.record.id: run.matrix for run in runs})
-    points = _points(site, runs)
-    inputs: list[QueryResult[Mapping[str, Any]]] = [
-        site.queries.get(("inputs", run.record.id), partial(_inputs, site, run), dict, math.inf)
-        for run in runs
-    ]
-    site.queries.settle(points, *inputs)
+    points, compare = _points(site, runs), partial(_differences, site, runs)
+    differences = ask(("differences", *ids), compare, dict, math.inf)
+    site.queries.settle(points, differences)
     charts: dict[str, list[Json]] = {}
     for run in runs:
         for key, of_key in _of_run(points.value, run.record).items():
@@ -118,15 +110,15 @@ def jobs_page(site: PageRenderer, name: str, query: Query) -> str:
         "jobs",
         statuses,
         points,
-        *inputs,
+        differences,
         depth=1 if name else 0,
         group=group,
         results=[*results.values()],
         varying=[name for name in names if len({matrix.get(name) for matrix in matrices}) > 1],
         keys=keys_of(results.values()),
         ticked=ticked,
-        labels=[labels[run.record.id] for run in runs],
-        differences=_differences(site, runs, [answer.value for answer in inputs]),
+        labels=[*labels.values()],
+        differences=differences.value,
         charts=charts,
         marks=(),
     )
@@ -215,50 +207,32 @@ def _shown(site: PageRenderer, line: str) -> str:
     return f"{text[:_SHOWN]}… {more:,} more characters" if more > 0 else text
 
 
-def _inputs(site: PageRenderer, run: JobRun, _: object) -> Mapping[str, Any]:
-    return run_control(site.workspace).previous_run(run.record)["run_inputs"]
-
-
-def _differences(
-    site: PageRenderer, runs: Sequence[JobRun], inputs: Sequence[Mapping[str, Any]]
-) -> dict[str, list[str]]:
+def _differences(site: PageRenderer, runs: Sequence[JobRun], _: object) -> dict[str, list[str]]:
     """Return what isn't equal for all runs, and the files that changed since the first one's commit."""
-    facts = [_facts(run.record, own) for run, own in zip(runs, inputs, strict=True)]
-    names = dict.fromkeys(chain.from_iterable(facts))
-    rows = {name: [own.get(name, "") for own in facts] for name in names}
+    facts = [_facts(site, run.record) for run in runs]
+    rows = {name: [own.get(name, "") for own in facts] for name in chain.from_iterable(facts)}
     commits = [run.record.commit or "" for run in runs]
-    if all(commits) and len({*commits}) > 1:
-        rows["changed files"] = [_changed_files(site, commits[0], commit) for commit in commits]
+    if all(commits):
+        with suppress(TrainctlError):  # git may not have them
+            rows["changed files"] = [_changed_files(site, commits[0], commit) for commit in commits]
     return {name: values for name, values in rows.items() if len({*values}) > 1}
 
 
-def _facts(run: RunRecord, inputs: Mapping[str, Any]) -> dict[str, str]:
-    """Return all that a run was made of, by name."""
-    facts = {
-        **(inputs.get("attributes") or {}),
-        "listings": inputs.get("listings") or {},
-        "code": run.code,
-        "commit": run.commit,
-        "image": run.image_digest,
-    }
+def _facts(site: PageRenderer, run: RunRecord) -> dict[str, str]:
+    """Return all that a run was made of, by name, as far as its node has it."""
+    facts: dict[str, Any] = {}
+    with suppress(NodeError):
+        inputs = run_control(site.workspace).previous_run(run)["run_inputs"]
+        facts |= {**inputs["attributes"], "listings": inputs["listings"]}
     facts["matrix"] = {row["name"]: row["value"] for row in facts.get("matrix") or ()}
+    facts |= {"code": run.code, "commit": run.commit, "image": run.image_digest}
     return {row.name: brief(row.after) for row in added_rows(facts)}
 
 
 def _changed_files(site: PageRenderer, base: str, commit: str) -> str:
     git = ("diff", "--stat=100", "--relative", "--no-ext-diff", base, commit, "--", ".")
-    try:
-        out = run_git(site.workspace.settings.directory, *git)
-    except TrainctlError:
-        return "git does not have the commit"
-    return (out or b"").decode(errors="replace").strip()
-
-
-def _origin(site: PageRenderer, run_id: str) -> Iterator[tuple[str, str]]:
-    """Yield who started a run, and by which plan."""
-    for row in [row for row in site.fold(history_rows) if row.run == run_id][:1]:
-        yield "started by", row.actor
-        yield "plan", f"{(row.plan or '')[7:19]}, state {row.serial}"
+    found = run_git(site.workspace.settings.directory, *git)
+    return (found or b"").decode(errors="replace").strip()
 
 
 def _marks(reported: Mapping[str, KeyPoints], checkpoints: Sequence[Checkpoint]) -> list[Json]:
@@ -268,7 +242,7 @@ def _marks(reported: Mapping[str, KeyPoints], checkpoints: Sequence[Checkpoint])
         {"kind": "checkpoint", "t": row.created_at, "s": row.step, "text": row.name}
         for row in saved[:: len(saved) // _MARKS + 1]
     ]
-    for points in sorted(reported.values(), key=lambda points: points.count)[-1:]:
+    for points in [*reported.values()][:1]:
         _, steps, times = points.columns()
         back = (i for i in range(1, len(steps)) if steps[i] < steps[i - 1])
         marks += [{"kind": "retry", "t": times[i], "s": steps[i], "text": "retry"} for i in back]
@@ -278,19 +252,23 @@ def _marks(reported: Mapping[str, KeyPoints], checkpoints: Sequence[Checkpoint])
 def line_json(name: str, columns: Sequence[Sequence[float]]) -> Json:
     """Return a line with the first and last point, and the extremes of its parts.
 
-    ``columns``: values, steps, which are NaN if unknown, and times.
+    ``columns``: values, steps, which are NaN if unknown, and times. A point without a step gets that of the one before.
     """
+
+    def known(last: float, step: float) -> float:
+        return last if math.isnan(step) else step
+
     values, steps, times = columns
     size = math.ceil(len(values) / _PARTS)
     kept = {0, len(values) - 1} if values else set()
-    for start in range(0, len(values), size or 1):
-        part = values[start : start + size]
-        kept |= {start + part.index(min(part)), start + part.index(max(part))}
+    for first in range(0, len(values), size or 1):
+        part = values[first : first + size]
+        kept |= {first + part.index(min(part)), first + part.index(max(part))}
     points = [i for i in sorted(kept) if math.isfinite(values[i])]
     return {
         "name": name,
         "t": [round(times[i], 1) for i in points],
-        "s": [None if math.isnan(steps[i]) else steps[i] for i in points],
+        "s": [*accumulate((steps[i] for i in points), known, initial=0.0)][1:],
         "v": [float(f"{values[i]:.6g}") for i in points],
     }
 

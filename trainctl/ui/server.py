@@ -63,9 +63,9 @@ def page_application(site: PageRenderer, token: str, cookie: str) -> Starlette:
     return Starlette(routes=[Route("/{path:path}", answer)], middleware=[hosts])
 
 
-def serve(site: PageRenderer, port: int, announce: Callable[[str], None]) -> None:
+def serve(site: PageRenderer, announce: Callable[[str], None]) -> None:
     """Serve pages on 127.0.0.1 until Ctrl-C; ``announce`` gets the URL with the token."""
-    with socket.create_server((ADDRESS, port)) as listener, suppress(KeyboardInterrupt):
+    with socket.create_server((ADDRESS, 0)) as listener, suppress(KeyboardInterrupt):
         port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
         app = page_application(site, token, f"trainctl_{port}")
         site.fold(run_usage)  # takes longest of what the first page needs, and asks no host

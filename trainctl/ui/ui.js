@@ -53,7 +53,7 @@ function drawChart(title, lines, marks, by, xs) {
   const [low, high] = range(lines.flatMap((line) => line.v)), margin = (high - low || Math.abs(high) || 1) * 0.05;
   const ys = [low >= 0 && low < margin * 2 ? 0 : low - margin, high + margin];
   const px = scale(xs, [LEFT, W - RIGHT]), py = scale(ys, [H - BOTTOM, TOP]);
-  const words = (x) => (by === "time" ? elapsed(x) : short(x));
+  const words = (x) => (by === "t" ? elapsed(x) : short(x));
   const cursor = make("path", { class: "cursor" });
   const svg = make(
     "svg",
@@ -77,32 +77,27 @@ function drawChart(title, lines, marks, by, xs) {
     cursor.setAttribute("d", `M${px(x)} ${TOP}V${H - BOTTOM}`);
     lines.forEach((line, i) => {
       const at = nearest(line.x, x);
-      outputs[i].textContent = `${short(line.v[at])} at ${by === "time" ? "" : "step "}${words(line.x[at])}`;
+      outputs[i].textContent = `${short(line.v[at])} at ${by === "t" ? "" : "step "}${words(line.x[at])}`;
     });
   });
   svg.addEventListener("click", (event) => showLog(lines[0].t[nearest(lines[0].x, xOf(event))]));
   return make("figure", { class: "chart" }, make("figcaption", {}, title), svg, legend);
 }
 
-// Gives points their place on the axis, and drops those without one: steps may be unknown.
-function placed({ t, s, v, ...rest }, by, start) {
-  const x = by === "time" ? t.map((time) => time - start) : s, known = x.flatMap((at, i) => (at === null ? [] : [i]));
-  return { ...rest, x: known.map((i) => x[i]), v: known.map((i) => v[i]), t: known.map((i) => t[i]) };
-}
-
 function drawCharts() {
   if (!byId("data")) return;
   const { charts, marks } = JSON.parse(byId("data").textContent), comparing = byId("compare");
-  const every = Object.values(charts).flat(), start = Math.min(...every.map((line) => line.t[0] ?? Infinity));
-  const by = every.some((line) => line.s.some((step) => step !== null)) ? document.querySelector("[name=axis]:checked").value : "time";
-  const ticked = all("#compare input:checked").map((box) => box.value);
-  const shown = Object.entries(charts).map(([title, lines]) => ({  // runs that are compared start at the same place
-    title,
-    lines: lines.filter((line) => !comparing || ticked.includes(line.run)).map((line) => placed(line, by, comparing ? line.t[0] : start)).filter((line) => line.x.length),
-  })).filter((chart) => chart.lines.length);
-  const [low, high] = range(shown.flatMap((chart) => chart.lines.flatMap((line) => line.x))), xs = [low, high > low ? high : low + 1];
-  const at = marks.map((mark) => ({ ...mark, x: by === "time" ? mark.t - start : mark.s })).filter(({ x }) => x !== null && x >= low && x <= high);
-  const drawn = shown.map(({ title, lines }) => drawChart(title, lines, at, by, xs));
+  const ticked = all("#compare :checked").map((box) => box.value);
+  const every = Object.values(charts).flat().filter((line) => line.t.length), start = Math.min(...every.map((line) => line.t[0]));
+  const hasSteps = (line) => line.s.some(Boolean);
+  const by = every.some(hasSteps) ? document.querySelector("[name=axis]:checked").value : "t";
+  for (const line of every)  // runs that are compared start at the same place
+    line.x = by === "s" ? line.s : line.t.map((time) => time - (comparing ? line.t[0] : start));
+  const isShown = (line) => line.x && (by === "t" || hasSteps(line)) && (!comparing || ticked.includes(line.run));
+  const shown = Object.entries(charts).map(([title, lines]) => [title, lines.filter(isShown)]).filter(([, lines]) => lines.length);
+  const [low, high] = range(shown.flatMap(([, lines]) => lines.flatMap((line) => line.x))), xs = [low, high > low ? high : low + 1];
+  const at = marks.map((mark) => ({ ...mark, x: by === "s" ? mark.s : mark.t - start })).filter(({ x }) => x !== null && x >= low && x <= high);
+  const drawn = shown.map(([title, lines]) => drawChart(title, lines, at, by, xs));
   byId("charts").replaceChildren(...(drawn.length ? drawn : [make("p", { class: "note" }, "No values yet.")]));
 }
 
@@ -110,16 +105,11 @@ function drawCharts() {
 async function showLog(time) {
   const log = byId("log"), find = () => all("[data-t]", log).find((line) => Number(line.dataset.t) >= time);
   if (!log) return;
-  if (byId("follow")) byId("follow").checked = false;
   if (isLive() && [undefined, log.firstElementChild].includes(find())) await go(new URLSearchParams({ at: time }));
   all(".here").forEach((line) => line.classList.remove("here"));
   const line = find() ?? log.lastElementChild;
   line?.classList.add("here");
   line?.scrollIntoView({ block: "center" });
-}
-
-function followLog() {
-  if (byId("follow")?.checked) byId("log").scrollTop = byId("log").scrollHeight;
 }
 
 // Refresh: replaces the parts that changed
@@ -130,11 +120,12 @@ function replace(part) {
   const old = byId(part.id), focused = () => all("a, button, input", old);
   if (!old || seen[part.id] === part.innerHTML) return;
   seen[part.id] = part.innerHTML;
-  const focus = focused().indexOf(document.activeElement);
+  const focus = focused().indexOf(document.activeElement), follows = old.scrollTop + old.clientHeight > old.scrollHeight - 5;
   old.replaceChildren(...part.childNodes);
   sortTable(old);
   focused()[focus]?.focus({ preventScroll: true });
   if (part.id === "data") drawCharts();
+  if (part.id === "log" && follows) old.scrollTop = old.scrollHeight;
 }
 
 async function refresh() {
@@ -143,7 +134,6 @@ async function refresh() {
     if (!answer.ok) throw new Error(answer.statusText);
     all(".part", fresh).forEach(replace);
     document.body.dataset.live = fresh.body.dataset.live;
-    followLog();
   } catch {
     byId("age").textContent = "not refreshed: trainctl ui does not respond";
   }
@@ -171,5 +161,5 @@ document.addEventListener("change", ({ target }) => {
   else if (target.name === "run") go(new URLSearchParams(new FormData(target.form)));
 });
 drawCharts();
-followLog();
+byId("log")?.scrollTo(0, byId("log").scrollHeight);
 schedule();

@@ -65,8 +65,9 @@ def text_of(page: str, section: str = "main") -> str:
 
 def test_what_needs_attention(site: PageRenderer) -> None:
     text = text_of(site.start(), "attention")
-    assert "disk lab/full: 95% full, 5 B free trainctl cache evict lab" in text
-    assert "idle lab/idle: idle for 2h, 2.50 USD per hour" in text
+    assert "disk lab/full: 95 % full, 5 B free trainctl cache evict lab" in text
+    assert "idle lab/idle: idle since 20" in text
+    assert "UTC, 2.50 USD per hour trainctl destroy --target cluster.lab" in text
     assert "unreachable lab/away: lab/away: connection refused trainctl nodes" in text
     assert "quarantined lab/bad: &lt;script&gt;alert(1)&lt;/script&gt;\\u001b[31m" in text
 
@@ -76,7 +77,7 @@ def test_gpus_and_disks(site: PageRenderer) -> None:
     assert "lab/gpu 0 H100 85.9 GB job.a run 3" in text_of(page, "gpus")
     assert "&lt;script&gt;alert(1)" in text_of(page, "gpus")
     assert "lab/gpu ✓" not in page
-    assert "lab/gpu present 100 B 50 B 10 B" in text_of(page, "disks")
+    assert "lab/gpu present 2 1 1 50 % 50 B 10 B" in text_of(page, "nodes")
     assert "<script>alert" not in page
 
 

@@ -11,15 +11,12 @@ from trainctl.cli import options
 from trainctl.cli.options import option
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
-from trainctl.errors import UsageError, missing_extra
+from trainctl.errors import missing_extra
 from trainctl.operations.workspace import Workspace
 
 
 def ui_command(
     session: CliSession,
-    port: Annotated[
-        int, option("--port N", "Local port [default: a free one]", show_default=False)
-    ] = 0,
     out: Annotated[
         Path | None, option("--out DIR", "Write the pages to files instead", options.OUTPUT)
     ] = None,
@@ -34,9 +31,6 @@ def ui_command(
     except ModuleNotFoundError as error:
         raise missing_extra("trainctl ui", str(error.name), "ui") from None
 
-    if not 0 <= port < 2**16:
-        raise UsageError(f"--port {port}: must be from 0 to 65535")
-
     def open_() -> Workspace:
         return Workspace(replace(open_workspace(session).settings, read_only=True))
 
@@ -47,7 +41,7 @@ def ui_command(
     patience = None if out else 0.3
     with closing(PageRenderer(open_, patience, static=out is not None)) as site:
         if out is None:
-            serve(site, port, announce)
+            serve(site, announce)
         else:
             session.output.print(f"Wrote {export(site, out)} pages to {out}.")
     return 0
