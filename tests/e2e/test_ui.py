@@ -16,13 +16,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, expect
+from starlette.datastructures import QueryParams
 
 from tests.support.node_program.nodes import wait_for
 from tests.support.projects.many_runs import record_points, record_runs
 from tests.support.projects.project import ProjectHarness, project
 from tests.support.servers.pages import Visit, chromium, served, site_of, visit
 from trainctl.remote.agent import NodeAgent
-from trainctl.ui import queries
+from trainctl.ui import pages
 from trainctl.ui.runs import run_page
 
 EVIL = "<img src=x onerror=document.title='hacked'><script>document.title='hacked'</script>"
@@ -208,7 +209,7 @@ def test_a_visible_page_follows_a_run_and_a_hidden_one_asks_nothing(
     demo: ProjectHarness, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time passes by the page's clock; the pace of hosts is another test's."""
-    monkeypatch.setattr(queries, "PACE_SECONDS", 0.0)
+    monkeypatch.setattr(pages, "PACE_SECONDS", 0.0)
     with served(site_of(demo)) as url, browser.new_context() as context:
         shown = visit(context, url)
         page = shown.page
@@ -256,8 +257,8 @@ def test_no_state_is_changed_and_each_host_gets_one_request_in_five_seconds(
     serial = demo.json("plan")["serial"]
     site, run = site_of(demo), run_of(demo, "train")
     clock = [1000.0]
-    monkeypatch.setattr("trainctl.ui.queries.time.monotonic", lambda: clock[0])
-    pages = (site.start, site.nodes, lambda: run_page(site, run, {}))
+    monkeypatch.setattr("trainctl.ui.pages.time.monotonic", lambda: clock[0])
+    pages = (site.start, site.nodes, lambda: run_page(site, run, QueryParams()))
     try:
         for page in pages:
             page()

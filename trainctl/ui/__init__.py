@@ -1,4 +1,4 @@
-"""Pages for a browser. `server` sends them, `pages` and `runs` render them, `queries` paces the requests to hosts.
+"""Pages for a browser. `server` sends them, `pages` and `runs` render them, and pace the requests to hosts.
 
 - Every answer comes from an operation of a command; the workspace is read-only, so that no request changes the state.
 - Every text passes `PageRenderer.masked`, then Jinja's escaping; JSON of charts by `tojson`, which masks, too.

@@ -11,8 +11,9 @@ from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
+from starlette.datastructures import QueryParams
+
 from trainctl.base.lazy_dataclass import replace
-from trainctl.base.parallel import each
 from trainctl.base.points import KeyPoints
 from trainctl.errors import NodeError, TrainctlError, UsageError
 from trainctl.ledger.history import history_rows
@@ -29,8 +30,7 @@ from trainctl.operations.runs.lookup import JobRun, run_control
 from trainctl.operations.runs.points import ReportedPoints, read_points
 from trainctl.operations.runs.results import with_costs
 from trainctl.operations.runs.status import brief_statuses
-from trainctl.ui.pages import PageRenderer
-from trainctl.ui.queries import REFRESH, QueryResult
+from trainctl.ui.pages import REFRESH, PageRenderer, QueryResult
 from trainctl.views.plan.changes import added_rows, brief
 from trainctl.views.runs.logs import JsonLogPrinter
 from trainctl.views.runs.results import keys_of
@@ -40,8 +40,6 @@ _MOST, _TICKED = 12, 6
 """Runs to compare, and how many are ticked at first."""
 _AFTER = 10.0
 """Seconds of the log shown after a moment."""
-_AT_ONCE = 16
-"""Ranks whose samples are read at the same time."""
 _LINES, _SHOWN = 500, 2_000
 """Lines of the log, and characters of each."""
 _MARKS = 40
@@ -49,12 +47,10 @@ _MARKS = 40
 _PARTS = 600
 """Of each part of a line, the lowest and the highest point are drawn."""
 Json = dict[str, Any]
-Query = Mapping[str, Sequence[str]]
-"""Parameters of a page's URL."""
 Points = dict[str, ReportedPoints]
 
 
-def run_page(site: PageRenderer, run_id: str, query: Query) -> str:
+def run_page(site: PageRenderer, run_id: str, query: QueryParams) -> str:
     """Return the page of a run; UsageError if the state doesn't have it."""
     run, workspace, ask = _find_run(site, run_id), site.workspace, site.queries.get
     recorded, every = partial(brief_statuses, workspace, [run], refresh=False), _every(run)
@@ -79,13 +75,13 @@ def run_page(site: PageRenderer, run_id: str, query: Query) -> str:
         reported=reported,
         evaluated=_evaluated(run.record, others.value),
         log=log.value,
-        query={name: values[-1] for name, values in query.items()},
+        query=query,
         charts=charts | _usage_charts(samples.value),
         marks=_marks(reported, saved.value),
     )
 
 
-def jobs_page(site: PageRenderer, name: str, query: Query) -> str:
+def jobs_page(site: PageRenderer, name: str, query: QueryParams) -> str:
     """Return the runs of a job, or the newest of a sweep or of all jobs, and compare those that are ticked."""
     group = Address(Kind.JOB, name) if name else None
     statuses = site.statuses(group)
@@ -94,7 +90,7 @@ def jobs_page(site: PageRenderer, name: str, query: Query) -> str:
     results = {result.status.run.id: result for result in found}
     matrices = [dict(status.matrix) for status in statuses.value]
     names = dict.fromkeys(chain.from_iterable(matrices))
-    ticked = [run for run in query.get("run") or [*results][-_TICKED:] if run in results]
+    ticked = [run for run in query.getlist("run") or [*results][-_TICKED:] if run in results]
     ids, ask = ticked[:_MOST], site.queries.get
     runs = [_find_run(site, run) for run in ids]
     labels = run_labels({run.record.id: run.matrix for run in runs})
@@ -163,17 +159,15 @@ def _evaluated(run: RunRecord, statuses: Sequence[JobStatus]) -> dict[str, dict[
 
 def _add_samples(site: PageRenderer, run: JobRun, known: list[RankSample]) -> list[RankSample]:
     control, since = run_control(site.workspace), {sample.rank: sample.time for sample in known}
-
-    def query(rank: int) -> list[RankSample]:
+    for rank in [rank.rank for rank in run.record.ranks]:
         node, rows = control.metrics(run.record, rank, since.get(rank, 0.0))
-        return [RankSample.of(rank, node, row) for row in rows]
+        known = [*known, *(RankSample.of(rank, node, row) for row in rows)]
+    return known
 
-    return sum(each(query, [rank.rank for rank in run.record.ranks], _AT_ONCE), known)
 
-
-def _log(site: PageRenderer, run: JobRun, query: Query) -> QueryResult[Collection[Event]]:
+def _log(site: PageRenderer, run: JobRun, query: QueryParams) -> QueryResult[Collection[Event]]:
     """Read the last lines of the log, or of those until a moment ``at``; ``q`` is a pattern."""
-    rank, pattern, at = ((query.get(name) or [""])[-1] for name in ("rank", "q", "at"))
+    rank, pattern, at = (query.get(name, "") for name in ("rank", "q", "at"))
 
     def read(_: object) -> Collection[Event]:
         until = LogTime(float(at) + _AFTER) if at else None
@@ -254,10 +248,6 @@ def line_json(name: str, columns: Sequence[Sequence[float]]) -> Json:
 
     ``columns``: values, steps, which are NaN if unknown, and times. A point without a step gets that of the one before.
     """
-
-    def known(last: float, step: float) -> float:
-        return last if math.isnan(step) else step
-
     values, steps, times = columns
     size = math.ceil(len(values) / _PARTS)
     kept = {0, len(values) - 1} if values else set()
@@ -265,10 +255,13 @@ def line_json(name: str, columns: Sequence[Sequence[float]]) -> Json:
         part = values[first : first + size]
         kept |= {first + part.index(min(part)), first + part.index(max(part))}
     points = [i for i in sorted(kept) if math.isfinite(values[i])]
+    known = (steps[i] for i in points)
     return {
         "name": name,
         "t": [round(times[i], 1) for i in points],
-        "s": [*accumulate((steps[i] for i in points), known, initial=0.0)][1:],
+        "s": [*accumulate(known, lambda last, step: last if step != step else step, initial=0.0)][
+            1:
+        ],
         "v": [float(f"{values[i]:.6g}") for i in points],
     }
 

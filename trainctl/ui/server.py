@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -23,7 +23,7 @@ from trainctl.errors import TrainctlError, UsageError
 from trainctl.ledger.usage import run_usage
 from trainctl.model.address import Kind
 from trainctl.ui.pages import POLICY, PageRenderer
-from trainctl.ui.runs import Query, jobs_page, run_page
+from trainctl.ui.runs import jobs_page, run_page
 
 ADDRESS = "127.0.0.1"
 _HEADERS = {
@@ -37,7 +37,7 @@ UVICORN: dict[str, Any] = {"log_level": "error", "access_log": False, "lifespan"
 
 
 def page_application(site: PageRenderer, token: str, cookie: str) -> Starlette:
-    """QueryResult only requests that read, come from these pages, and know the token."""
+    """Answer only requests that read, come from these pages, and know the token."""
 
     def is_token(text: str) -> bool:
         return secrets.compare_digest(text.encode(), token.encode())
@@ -53,7 +53,7 @@ def page_application(site: PageRenderer, token: str, cookie: str) -> Starlette:
             words = "Open the complete URL that trainctl ui printed."
             return PlainTextResponse(words, 401, _HEADERS)
         try:
-            page = _render(site, request.path_params["path"], parse_qs(request.url.query))
+            page = _render(site, request.path_params["path"], request.query_params)
         except (TrainctlError, ValueError) as error:
             status = 404 if isinstance(error, UsageError) else 500
             return PlainTextResponse(site.masked(str(error)), status, _HEADERS)
@@ -81,11 +81,11 @@ def export(site: PageRenderer, folder: Path) -> int:
     for page in pages:
         file = folder / f"{page}.html"
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, _render(site, page, {}).encode())
+        write_atomic(file, _render(site, page, QueryParams()).encode())
     return len(pages)
 
 
-def _render(site: PageRenderer, path: str, query: Query) -> str:
+def _render(site: PageRenderer, path: str, query: QueryParams) -> str:
     kind, _, name = path.removesuffix(".html").partition("/")
     if kind == "runs" and name:
         return run_page(site, name, query)

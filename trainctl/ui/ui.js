@@ -1,5 +1,4 @@
 // Sorts tables, draws charts and refreshes the page while it is visible. Tables work without it.
-"use strict";
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const byId = (id) => document.getElementById(id);
 const isLive = () => "live" in document.body.dataset;

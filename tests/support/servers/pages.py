@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_pla
 from tests.support.projects.project import ProjectHarness
 from trainctl.model.redaction import Redactor
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
-from trainctl.ui.pages import PageRenderer
+from trainctl.ui.pages import PageQueries, PageRenderer
 from trainctl.ui.server import ADDRESS, UVICORN, page_application
 
 CHROMIUM = "chromium-headless-shell"
@@ -33,7 +33,9 @@ def site_of(project: ProjectHarness, patience: float | None = None) -> PageRende
         )
 
     redactor = Redactor()
-    return PageRenderer(open_, patience)
+    site = PageRenderer(open_)
+    site.queries = PageQueries(patience)
+    return site
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.datastructures import QueryParams
 
 from tests.support.projects.project import ProjectHarness, project
 from tests.support.servers.pages import site_of
@@ -83,7 +84,7 @@ def test_gpus_and_disks(site: PageRenderer) -> None:
 
 def test_an_empty_project_has_pages(site: PageRenderer) -> None:
     assert "No jobs have run yet." in text_of(site.start(), "jobs")
-    assert "No run has started." in text_of(jobs_page(site, "", {}), "runs")
+    assert "No run has started." in text_of(jobs_page(site, "", QueryParams()), "runs")
     assert "Plan" in text_of(site.plan())
 
 

@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from trainctl.errors import NodeError
-from trainctl.ui.queries import PageQueries
+from trainctl.ui.pages import PageQueries
 
 
 class Hosts:
@@ -18,7 +18,7 @@ class Hosts:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.order: list[str] = []
-        monkeypatch.setattr("trainctl.ui.queries.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("trainctl.ui.pages.time.monotonic", lambda: self.now)
         self.queries = PageQueries(None)
 
     def ask(self, name: str, every: float = 0.0) -> int:

@@ -38,8 +38,7 @@ def ui_command(
         session.output.print(f"{url}\nPress Ctrl-C to end.")
         session.output.flush()
 
-    patience = None if out else 0.3
-    with closing(PageRenderer(open_, patience, static=out is not None)) as site:
+    with closing(PageRenderer(open_, static=out is not None)) as site:
         if out is None:
             serve(site, announce)
         else:
