@@ -123,8 +123,7 @@ class PageQueries:
             answer.value = query(answer.value)
             answer.known, answer.problem = True, ""
         except Exception as error:  # noqa: BLE001 - the page says it
-            unexpected = f"unexpected error: {error!r}"
-            answer.problem = error.summary if isinstance(error, TrainctlError) else unexpected
+            answer.problem = str(error) or repr(error)
             every = PACE_SECONDS
         answer.due = time.monotonic() + every
 
@@ -138,8 +137,7 @@ class PageRenderer:
     def __init__(self, open_workspace: Callable[[], Workspace], *, static: bool = False) -> None:
         self._open = open_workspace
         self._lock = threading.Lock()
-        self._workspace = open_workspace()
-        self._stamp = _stamp_of(self._workspace)
+        self._workspace, self._manifest = open_workspace(), b""
         self._folds: dict[Callable[..., Any], tuple[object, Any]] = {}
         self._static = static
         self.queries = PageQueries(None if static else _PATIENCE)
@@ -166,9 +164,13 @@ class PageRenderer:
     def workspace(self) -> Workspace:
         """The workspace, opened again after changes of the manifest, which may declare other secrets."""
         with self._lock:
-            if (stamp := _stamp_of(self._workspace)) != self._stamp:
+            directory = self._workspace.settings.directory
+            manifest = b"".join(
+                (directory / name).read_bytes() for name in manifest_files(directory)
+            )
+            if manifest != self._manifest:
                 self._workspace.__exit__()
-                self._workspace, self._stamp = self._open(), stamp
+                self._workspace, self._manifest = self._open(), manifest
             _ = self._workspace.ledger, self._workspace.agents  # opened by one thread
             return self._workspace
 
@@ -216,16 +218,14 @@ class PageRenderer:
 
     def start(self) -> str:
         """Return the first page."""
-        statuses, nodes = self.statuses(), self._nodes()
+        statuses, ask = self.statuses(), self.queries.get
+        nodes = ask("nodes", lambda _: report_nodes(self.workspace), list[NodeReport])
         self.queries.settle(statuses, nodes)
-        groups: dict[Address, list[JobStatus]] = {}
-        for status in statuses.value:
-            groups.setdefault(status.address.group, []).append(status)
         return self.render(
             "start",
             statuses,
             nodes,
-            groups=groups,
+            statuses=statuses.value,
             pending_jobs=pending_jobs(self.workspace, statuses.value),
             nodes=nodes_json(nodes.value)["nodes"],
             usage=usage_rows(self.fold(run_usage), "total", 0.0, time.time()),
@@ -233,10 +233,9 @@ class PageRenderer:
 
     def nodes(self) -> str:
         """Return the page of nodes, cached weights and the mirror."""
-        store, nodes = self.workspace.declared_mirror.store, self._nodes()
-        mirror: QueryResult[dict[str, Any]] = self.queries.get(
-            "mirror", lambda _: mirror_json(store.inventory()), dict
-        )
+        ask = self.queries.get
+        nodes = ask("nodes", lambda _: report_nodes(self.workspace), list[NodeReport])
+        mirror = ask("mirror", lambda _: self._mirror(), dict[str, Any])
         self.queries.settle(nodes, mirror)
         rows = nodes_json(nodes.value)["nodes"]
         return self.render(
@@ -276,9 +275,8 @@ class PageRenderer:
         key = ("jobs", group)
         return self.queries.get(key, lambda _: read(refresh=True), lambda: read(refresh=False))
 
-    def _nodes(self) -> QueryResult[list[NodeReport]]:
-        workspace = self.workspace
-        return self.queries.get("nodes", lambda _: report_nodes(workspace), list)
+    def _mirror(self) -> dict[str, Any]:
+        return mirror_json(self.workspace.declared_mirror.store.inventory())
 
     def masked(self, value: Any) -> Any:
         """Mask secrets of a text and write its control characters; Jinja escapes the result."""
@@ -289,11 +287,6 @@ class PageRenderer:
 
 def _optional(form: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: "" if value is None or isinstance(value, Undefined) else form(value)
-
-
-def _stamp_of(workspace: Workspace) -> object:
-    directory = workspace.settings.directory
-    return [(name, (directory / name).read_bytes()) for name in manifest_files(directory)]
 
 
 def _time_left(statuses: Sequence[JobStatus]) -> float | None:

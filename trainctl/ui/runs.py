@@ -55,9 +55,8 @@ def run_page(site: PageRenderer, run_id: str, query: QueryParams) -> str:
     run, workspace, ask = _find_run(site, run_id), site.workspace, site.queries.get
     recorded, every = partial(brief_statuses, workspace, [run], refresh=False), _every(run)
     status = ask(("run", run_id), lambda _: brief_statuses(workspace, [run]), recorded, every)
-    saved: QueryResult[list[Checkpoint]] = ask(
-        ("saved", run_id), lambda _: known_checkpoints(workspace, run)[0], list, every
-    )
+    listed = partial(known_checkpoints, workspace, run)
+    saved = ask(("saved", run_id), lambda _: listed()[0], list[Checkpoint], every)
     samples = ask(("samples", run_id), partial(_add_samples, site, run), list, every)
     points, log, others = _points(site, [run]), _log(site, run, query), site.statuses()
     answers: tuple[QueryResult[Any], ...] = (status, saved, samples, points, log, others)
@@ -77,7 +76,7 @@ def run_page(site: PageRenderer, run_id: str, query: QueryParams) -> str:
         log=log.value,
         query=query,
         charts=charts | _usage_charts(samples.value),
-        marks=_marks(reported, saved.value),
+        marks=_marks(saved.value),
     )
 
 
@@ -116,7 +115,6 @@ def jobs_page(site: PageRenderer, name: str, query: QueryParams) -> str:
         labels=[*labels.values()],
         differences=differences.value,
         charts=charts,
-        marks=(),
     )
 
 
@@ -229,18 +227,13 @@ def _changed_files(site: PageRenderer, base: str, commit: str) -> str:
     return (found or b"").decode(errors="replace").strip()
 
 
-def _marks(reported: Mapping[str, KeyPoints], checkpoints: Sequence[Checkpoint]) -> list[Json]:
-    """Return some checkpoints of the first rank, and the moments at which the step went back."""
+def _marks(checkpoints: Sequence[Checkpoint]) -> list[Json]:
+    """Return some checkpoints of the first rank."""
     saved = [row for row in checkpoints if row.rank == 0]
-    marks: list[Json] = [
+    return [
         {"kind": "checkpoint", "t": row.created_at, "s": row.step, "text": row.name}
         for row in saved[:: len(saved) // _MARKS + 1]
     ]
-    for points in [*reported.values()][:1]:
-        _, steps, times = points.columns()
-        back = (i for i in range(1, len(steps)) if steps[i] < steps[i - 1])
-        marks += [{"kind": "retry", "t": times[i], "s": steps[i], "text": "retry"} for i in back]
-    return marks
 
 
 def line_json(name: str, columns: Sequence[Sequence[float]]) -> Json:

@@ -50,8 +50,7 @@ def page_application(site: PageRenderer, token: str, cookie: str) -> Starlette:
             redirect.set_cookie(cookie, token, httponly=True, samesite="strict")
             return redirect
         if not is_token(request.cookies.get(cookie, "")):
-            words = "Open the complete URL that trainctl ui printed."
-            return PlainTextResponse(words, 401, _HEADERS)
+            return PlainTextResponse("Open the URL that trainctl ui printed.", 401, _HEADERS)
         try:
             page = _render(site, request.path_params["path"], request.query_params)
         except (TrainctlError, ValueError) as error:

@@ -95,7 +95,8 @@ function drawCharts() {
   const isShown = (line) => line.x && (by === "t" || hasSteps(line)) && (!comparing || ticked.includes(line.run));
   const shown = Object.entries(charts).map(([title, lines]) => [title, lines.filter(isShown)]).filter(([, lines]) => lines.length);
   const [low, high] = range(shown.flatMap(([, lines]) => lines.flatMap((line) => line.x))), xs = [low, high > low ? high : low + 1];
-  const at = marks.map((mark) => ({ ...mark, x: by === "s" ? mark.s : mark.t - start })).filter(({ x }) => x !== null && x >= low && x <= high);
+  const retries = every[0]?.s.flatMap((s, i) => (s < every[0].s[i - 1] ? [{ kind: "retry", t: every[0].t[i], s, text: "retry" }] : [])) ?? [];
+  const at = (comparing ? [] : [...marks, ...retries]).map((mark) => ({ ...mark, x: by === "s" ? mark.s : mark.t - start })).filter(({ x }) => x !== null && x >= low && x <= high);
   const drawn = shown.map(([title, lines]) => drawChart(title, lines, at, by, xs));
   byId("charts").replaceChildren(...(drawn.length ? drawn : [make("p", { class: "note" }, "No values yet.")]));
 }
@@ -151,10 +152,6 @@ function go(parameters) {
 }
 
 document.addEventListener("visibilitychange", () => document.hidden || schedule());
-document.addEventListener("submit", (event) => {
-  event.preventDefault();
-  go(new URLSearchParams(new FormData(event.target)));
-});
 document.addEventListener("change", ({ target }) => {
   if (target.name === "axis" || !isLive()) drawCharts();
   else if (target.name === "run") go(new URLSearchParams(new FormData(target.form)));

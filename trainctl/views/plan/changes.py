@@ -238,9 +238,7 @@ class PageStyle:
     width: int
     style: Style
     table: Callable[[Mapping[str, Sequence[str]], Container[str]], list[str]] | None = None
-    attributes: (
-        Callable[[Sequence[AttributeRow], Sequence[Path], Mapping[str, Any]], list[str]] | None
-    ) = None
+    attributes: Callable[..., list[str]] | None = None
 
 
 def row_lines(
