@@ -13,7 +13,6 @@ from threading import Event
 from trainctl.base.json import JsonObject
 from trainctl.base.lazy_dataclass import asdict, replace
 from trainctl.base.parallel import each
-from trainctl.base.system.processes import describe_process
 from trainctl.errors import NodeError, NodeUnreachable, PermissionDenied
 from trainctl.model.single_flight import SingleFlight
 from trainctl.plugin_api.machines import (
@@ -89,18 +88,14 @@ class TerraformProvider(SshMachines):
             self._save(replace(record, backend=module.module.backend))
             if reviewed is not None or not record.output or not self._exists(record):
                 module.recover(cluster.cancelled)
-                if reviewed is not None:
-                    module.apply_reviewed(reviewed, cluster.cancelled)
-                else:
-                    module.apply(cluster.cancelled)
+                module.apply(cluster.cancelled, reviewed)
                 module.output()  # raises if it isn't a machine
 
         def look() -> tuple[Node, str]:
             record = self._require(key)
-            node = record.node()
             # The machine keeps a key that its module passes.
-            given = node.details["host_key"] if record.output.get("host_key") else ""
-            return node, given or record.host_keys.get(keys.NEXT_HOST_KEY, "")
+            following = record.output.get("host_key") or record.host_keys.get(keys.NEXT_HOST_KEY)
+            return record.node(), following or ""
 
         def save_key(name: str, value: str) -> None:
             record = self._require(key)
@@ -148,9 +143,6 @@ class TerraformProvider(SshMachines):
             return ResourceStatus.UNREACHABLE
         return ResourceStatus.PRESENT if node.root else ResourceStatus.UNREACHABLE
 
-    def delete(self, node: Node) -> None:
-        self._delete(node.key, node.cluster)
-
     def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
         """Those of the records, whatever the cluster."""
         machines = []
@@ -162,28 +154,28 @@ class TerraformProvider(SshMachines):
         return machines
 
     def end(self, machine: Machine) -> None:
-        self._delete(machine.key, machine.cluster)
+        self.delete(Node(machine.cluster, machine.node, key=machine.key))
 
-    def _delete(self, key: str, cluster: str) -> None:
-        record = self._record(key)
+    def delete(self, node: Node) -> None:
+        record = self._record(node.key)
         if record is not None:
-            with self._changing[key]:
+            with self._changing[node.key]:
                 module = self._module(record)
                 module.recover(Event())
                 if module.has_resources():
                     module.apply(Event(), destroy=True)
-                module.lock(describe_process())  # nothing begins any more
-                module.delete_state()
+                if module.module.backend:
+                    module.delete_workspace()
         # A deletion that was killed may have left files on this computer.
-        record = record or TerraformNode(key, cluster)
+        record = record or TerraformNode(node.key, node.cluster)
         place = keys.data_directory(os.environ, self.name) / "nodes" / record.id
         shutil.rmtree(place, ignore_errors=True)
         with self._deleting:
-            others = {each.attempt for each in self._all_records() if each.key != key}
+            others = {each.attempt for each in self._all_records() if each.key != node.key}
             if record.attempt not in others:
                 record.login_path.unlink(missing_ok=True)
             # The record goes last: what it names can always be deleted again.
-            self._project.records().delete([record.path("node"), record.path("lock")])
+            self._project.records().delete([record.path("state"), record.path("node")])
 
     def _exists(self, record: TerraformNode) -> bool:
         """Whether the machine exists, or was only partly created."""
@@ -193,7 +185,7 @@ class TerraformProvider(SshMachines):
         if not record.output:
             return True
         self._plans[record.key, module.module] = plan = module.plan()
-        return plan.planned is None or not plan.planned.details["gone"]
+        return not plan.node.details["gone"]
 
     def _module(self, record: TerraformNode) -> NodeModule:
         """Return the module of a node, initialised once per command."""
@@ -201,14 +193,9 @@ class TerraformProvider(SshMachines):
         self._project.require_module(settings.module)
         base = keys.data_directory(os.environ, self.name)
         module = self._modules.get(
-            json.dumps(record.settings, sort_keys=True),
-            lambda: TerraformModule(settings, self._project, base),
+            json.dumps([record.settings, record.backend], sort_keys=True),
+            lambda: TerraformModule(settings, self._project, base, record.backend),
         )
-        if record.backend not in (None, module.backend):
-            raise NodeError(
-                f"the backend of {settings.module} has changed since {record.name} was created",
-                "Restore it, and destroy the machine before you change it.",
-            )
         return NodeModule(module, self._project.records(), record)
 
     def _record(self, key: str) -> TerraformNode | None:

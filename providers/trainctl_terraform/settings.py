@@ -16,7 +16,6 @@ from trainctl.plugin_api.provider import (
     ClusterSettings,
     Node,
     SettingsProblem,
-    duration_schema,
     integer_schema,
 )
 from trainctl_ssh import keys
@@ -30,7 +29,7 @@ OWN_INPUTS = ("name", "key", "public_key", "user_data")
 _COMMIT = compile_lazily(r"[?&]ref=[0-9a-f]{40}(&|$)")
 _NAMES: JsonObject = {
     "pattern": r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)",
-    "not": {"enum": [*OWN_INPUTS, "max_lifetime"]},
+    "not": {"enum": [*OWN_INPUTS]},
 }
 _SECRET: JsonObject = {
     "type": "object",
@@ -53,10 +52,9 @@ class TerraformSettings(MachineSettings):
         r"^[0-9][0-9A-Za-z.+-]*$(?!\n)", "Version of a module from a registry."
     )
     program: str = setting("", enum=["tofu", "terraform"], description="Program to run; default: tofu if it is installed, else terraform.")  # fmt: skip
-    variables: Mapping[str, Any] = _inputs("Inputs of the module, by name.")
+    variables: Mapping[str, Any] = _inputs("Inputs of the module, by name. max_lifetime: seconds after which the cloud ends a machine.", properties={"max_lifetime": {"type": "integer", "minimum": 1}})  # fmt: skip
     secrets: Mapping[str, Any] = _inputs("Inputs of the module whose values are secrets: {NAME: {secret: SECRET}}. The module declares them as ephemeral.", additionalProperties=_SECRET)  # fmt: skip
     gpus: int | None = setting(None, **integer_schema("Number of GPUs that jobs may use; default: all that the machine reports.", minimum=0))  # fmt: skip
-    max_lifetime: float | None = setting(None, anyOf=duration_schema("", "")["anyOf"], description="Time after which the cloud ends a machine: an input of the module, in seconds.")  # fmt: skip
 
     @property
     def is_local(self) -> bool:
@@ -68,7 +66,7 @@ class TerraformSettings(MachineSettings):
 class TerraformNode:
     """Record of a node: ``inputs`` of its module, public ``host_keys`` by name, and the ``output`` once it is complete.
 
-    ``backend`` is that which the module declared, None before its first apply.
+    ``backend`` is that which the module declared at its first apply.
     """
 
     key: str
@@ -118,30 +116,26 @@ class TerraformNode:
         settings, output = TerraformSettings.read(self.settings), self.output
         details: dict[str, Any] = {"node": self.name, "lineage": self.attempt}
         details |= {name: output[name] for name in ("user", "port", "jump") if name in output}
-        key = output.get("host_key") or self.host_keys[keys.HOST_KEY]
+        details["host_key"] = output.get("host_key") or self.host_keys[keys.HOST_KEY]
         return Node(
             self.cluster,
             self.name,
             output.get("address", ""),
             key=self.key,
             gpus=settings.gpus,
-            details={**details, "host_key": " ".join(key.split()[:2])},
+            details=details,
             **output_facts(settings, output),
         )
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
-    """Yield sources without a version, and inputs that are set twice."""
+    """Yield a source without a version."""
     settings = TerraformSettings.read(cluster.settings)
     if not (settings.is_local or settings.version or _COMMIT.search(settings.module)):
         yield SettingsProblem(
             ("module",), f"module {settings.module} is not pinned",
             "Set version for a module of a registry, add ?ref= and the 40 digits of a commit to another source, or write a directory as ./DIRECTORY.",
         )  # fmt: skip
-    for name in sorted(settings.variables.keys() & settings.secrets.keys()):
-        yield SettingsProblem(
-            ("secrets", name), f"{name} is in variables and in secrets", "Remove one of them."
-        )
 
 
 def read_output(value: Any, node: str) -> dict[str, Any]:
@@ -152,19 +146,17 @@ def read_output(value: Any, node: str) -> dict[str, Any]:
         value = {name: member for name, member in value.items() if member is not None}
     host: Any = HOST["properties"]
     names = ("address", "user", "port", "jump", "host_key", "price_per_hour")
-    ends = {"type": "array", "items": {"enum": ["guest", "provider"]}}
-    output = {
-        "type": "object",
-        "required": ["address", "user"],
-        "properties": {**{name: host[name] for name in names}, "ends": ends},
-    }
-    for error in Draft202012Validator(output).iter_errors(value):
-        where = "".join(f".{part}" for part in error.absolute_path)
+    members = {name: host[name] for name in names}
+    members["ends"] = {"type": "array", "items": {"enum": ["guest", "provider"]}}
+    schema = {"type": "object", "required": ["address", "user"], "properties": members}
+    for error in Draft202012Validator(schema).iter_errors(value):
         raise NodeError(
-            f"the module's output node{where} of {node} is invalid: {error.validator}",
+            f"the module's output node of {node} is invalid: {error.json_path}: {error.validator}",
             f"It must be an object with address and user, and may have {', '.join(names[2:])} and ends.",
             code="terraform-output",
         )
+    if "host_key" in value:
+        value["host_key"] = " ".join(value["host_key"].split()[:2])
     return dict(value)
 
 
@@ -172,5 +164,6 @@ def output_facts(settings: TerraformSettings, output: Mapping[str, Any]) -> dict
     """Return the members of a node that an output, also a planned one, says: its price, and what ends its machine."""
     facts = settings.node_facts(str(output.get("user")), output.get("price_per_hour"))
     ends = output.get("ends") or ()
-    facts["max_lifetime"] = settings.max_lifetime if "provider" in ends else None
+    if "provider" in ends:
+        facts["max_lifetime"] = settings.variables.get("max_lifetime")
     return facts if "guest" in ends else {**facts, "shutdown": ()}

@@ -259,7 +259,7 @@ BACKEND = """terraform {{
 
 
 def test_states_are_in_the_backend_that_a_module_declares(machines: ProjectHarness) -> None:
-    """One workspace for each node, by which a colleague destroys it; nothing is left in the bucket."""
+    """One workspace for each node, also if its module declares another later; nothing is left in the bucket."""
     with moto() as bucket:
         machines.variables |= {name.upper(): text for name, text in bucket.credential.items()}
         backend = BACKEND.format(name=bucket.name, endpoint=bucket.endpoint)
@@ -271,14 +271,8 @@ def test_states_are_in_the_backend_that_a_module_declares(machines: ProjectHarne
         assert len(stored(bucket)) == 2
         assert "No changes" in machines.run("plan").stdout
 
-        file = machines.directory / "infra/loopback/backend.tf"
-        file.unlink()
-        assert "gpu/gpu-0 is unreachable" in machines.run("plan").stderr
-        assert (
-            "the backend of ./infra/loopback has changed"
-            in machines.run("plan", "--destroy").stderr
-        )
-        file.write_text(backend)
+        (machines.directory / "infra/loopback/backend.tf").unlink()
+        assert "No changes" in machines.run("plan").stdout
         shutil.rmtree(machines.directory.parent / "data")
         machines.run("destroy", "--auto-approve")
         assert (running(machines), records(machines), stored(bucket)) == ([], set(), set())
@@ -296,7 +290,7 @@ def stored(bucket: BucketServer) -> set[str]:
         (HALF.replace("COMMAND", "exit 3") + ANY, "exit status 3"),
         (HALF.replace("COMMAND", "head -c 10000000 /dev/zero; exit 4") + ANY, "exit status 4"),
         ('variable "forgotten" {\n  type = string\n}\n' + ANY, "forgotten"),
-        (NODE.format('{ user = "u" }'), "is invalid: required"),
+        (NODE.format('{ user = "u" }'), "is invalid: $: required"),
         (NODE.format('{ address = sensitive("10.0.0.1"), user = "u" }'), "sensitive"),
     ],
     ids=["fails-half-way", "prints-10-MB", "asks", "no-address", "secret-address"],
@@ -328,13 +322,11 @@ def kill(project: ProjectHarness, text: str) -> None:
 
 
 def run_killed(project: ProjectHarness, command: str, moments: random.Random, seed: int) -> None:
-    """Start a command and kill it, and with it the process that saves the state or the program."""
+    """Start a command and kill it, sometimes with the program."""
     with project.start(command, "--auto-approve") as process:
         try:
             process.wait(moments.uniform(0.5, 6))
         except subprocess.TimeoutExpired:
-            if seed % 3 == 2:
-                kill(project, "pickle")
             process.kill()
     if seed % 3 == 1:
         kill(project, str(project.directory.parent / "bin" / "terraform"))
@@ -346,7 +338,7 @@ def run_killed(project: ProjectHarness, command: str, moments: random.Random, se
 def test_a_killed_apply_or_destroy_leaves_one_machine_for_each_node_or_none(
     machines: ProjectHarness, seed: int
 ) -> None:
-    """Also if the program, or the process that saves its state, is killed: this module finds what it made by its key."""
+    """Also if the program is killed: this module finds what it made by its key."""
     moments, top = random.Random(seed), machines.directory.parent
     declare(machines, nodes=2)
     for command, count in (("apply", 2), ("destroy", 0)):

@@ -323,7 +323,7 @@ class ApplyEngine:
             address=change.address,
             action=change.action,
             key=intent.key,
-            machines={machine.key: machine for machine in change.machines},
+            machines={machine.node.key: machine for machine in change.machines},
             attributes=change.after or change.before or {},
             recorded=recorded,
             depends_on=change.depends_on,

@@ -31,25 +31,19 @@ def plan_with_machines(
     plan, found, problems = make(inputs), {}, list[Diagnostic]()
     for change in plan.changes:
         if change.address.kind is not Kind.CLUSTER or not (
-            change.action in (Action.CREATE, Action.UPDATE, Action.REPLACE, Action.DELETE)
-            or change.address in inputs.observed
+            change.acts or change.address in inputs.observed
         ):
             continue
         provider: Any = workspace.provider(change.provider)
         if not hasattr(provider, "plan_machines"):
             continue
         address = str(change.address)
-        if offline:
-            advice = "Plan without --offline to review what is created."
-            summary = f"machines of {address} are not planned offline"
-            problems.append(warning(summary, advice, address=address, code="machines-not-planned"))
-            continue
         try:
             key = change.resumes or _key(workspace, plan, change)
-            plans, outdated = _plan(inputs, provider, change, key)
+            plans, outdated = _plan(inputs, None if offline else provider, change, key)
         except (NodeError, PermissionDenied) as error:
             problem = of_error(error, address)
-            if change.action is Action.DELETE:  # the others can be deleted
+            if offline or change.action is Action.DELETE:  # the others can be deleted
                 problem = replace(problem, severity=Severity.WARNING, forbids=False)
             problems.append(problem)
             continue
@@ -61,9 +55,7 @@ def plan_with_machines(
             problems.append(warning(summary, advice, address=address, code="machines-outdated"))
     if not found and not problems:
         return plan
-    known = {
-        item.planned.id: item.planned for _, plans in found.values() for item in plans if item.planned
-    }  # fmt: skip
+    known = {item.node.id: item.node for _, plans in found.values() for item in plans}
     prices = {id_: node.price_per_hour for id_, node in known.items() if node.price_per_hour}
     machines = {
         address: tuple(known.get(node.id, node) for node in nodes)
@@ -86,33 +78,37 @@ def _plan(
 ) -> tuple[Sequence[MachinePlan], Sequence[str]]:
     """Plan the machines that the change creates, updates or deletes, as the handler of clusters does.
 
-    Also returns the nodes that would have to be replaced.
+    Also returns the nodes that would have to be replaced. NodeError without a provider.
     """
+    if provider is None:
+        raise NodeError(
+            f"machines of {change.address} are not planned offline",
+            "Plan without --offline to review what is created.",
+            code="machines-not-planned",
+        )
     recorded = inputs.state.resources.get(change.address)
     observed = inputs.observed.get(change.address)
-    nodes = nodes_of(recorded) if recorded else ()
-    attempted = unprovisioned_nodes(recorded) if recorded else ()
+    nodes, existing = nodes_of(recorded), (*unprovisioned_nodes(recorded), *nodes_of(recorded))
     lost = observed.missing if observed else ()
-    made = {node.name: node.key for node in (*attempted, *nodes) if node.name not in lost}
+    made = {node.name: node.key for node in existing if node.name not in lost}
     if change.action in (Action.REPLACE, Action.DELETE):
         made.clear()
     spec = ClusterSpec.from_attributes(change.after or change.before or {})
     cluster = provider_cluster(change.address.name, spec)
     desired = [node.name for node in provider.plan(cluster)] if change.after is not None else ()
     keys = {name: made.get(name) or f"{key}/{name}" for name in desired}
-    ending = [node for node in (*nodes, *attempted) if node.key not in keys.values()]
-    unread = [node.key for node in nodes if observed and node.id in observed.unobserved]
-    readable = {name: key for name, key in keys.items() if key not in unread}
-    plans = provider.plan_machines(cluster, readable, ending)
+    ending = [node for node in existing if node.key not in keys.values()]
     in_place = {node.key for node in nodes} & {*keys.values()}
-    outdated = [
-        item.node
-        for item in plans
-        if item.key in in_place and any("delete" in each["actions"] for each in item.changes)
-    ]
-    left = [
+    unread = {node.key for node in nodes if observed and node.id in observed.unobserved}
+    readable = {name: key for name, key in keys.items() if key not in unread}
+    plans = [
         item
-        for item in plans
-        if item.node not in outdated and (item.changes or item.key not in in_place)
+        for item in provider.plan_machines(cluster, readable, ending)
+        if item.changes or item.node.key not in in_place
     ]
-    return left, outdated
+    outdated = [
+        item.node.name
+        for item in plans
+        if item.node.key in in_place and any("delete" in each["actions"] for each in item.changes)
+    ]
+    return [item for item in plans if item.node.name not in outdated], outdated

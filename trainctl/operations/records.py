@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainctl.desired.values import DesiredState
 from trainctl.encryption.keys import SEALED, not_encrypted_error, require_plain
 from trainctl.errors import UsageError
-from trainctl.model.redaction import Redactor
 from trainctl.operations.states import open_objects
-from trainctl.operations.workspace import Workspace, WorkspaceSettings
+from trainctl.operations.workspace import Workspace
 from trainctl.plugin_api.machines import ProviderRecords
 
 if TYPE_CHECKING:
@@ -40,21 +38,10 @@ class SealedRecords:
     A document is bound to its key and state, not to a version: an older copy is not noticed.
     """
 
-    def __init__(self, workspace: Workspace, url: str = "", lineage: str = "") -> None:
-        self._workspace, self._lineage = workspace, lineage
-        self._url, self._keys = url or workspace.ledger.url, workspace.state_keys
-        environ = workspace.settings.environ
-        self._objects = open_objects(self._url, *workspace.state_access, environ)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Open them again, without the manifest, which may have changed."""
-        settings, (declared, secrets) = self._workspace.settings, self._workspace.state_access
-        desired = DesiredState(settings.directory, {}, secrets.specs, state=declared)
-        place = (settings.directory, dict(settings.environ), settings.trust_file)
-        return _reopened, (*place, desired, self._url, self._state())
-
-    def _state(self) -> str:
-        return self._lineage or self._workspace.ledger.state().lineage
+    def __init__(self, workspace: Workspace, url: str = "") -> None:
+        self._ledger, self._keys = workspace.ledger, workspace.state_keys
+        access, environ = workspace.state_access, workspace.settings.environ
+        self._objects = open_objects(url or self._ledger.url, *access, environ)
 
     def get(self, key: str, *, accepts_plain: bool = False) -> bytes | None:
         """Return a document; StateError if it is encrypted without a key, or isn't encrypted with one."""
@@ -73,7 +60,7 @@ class SealedRecords:
     def _sealed(self, key: str, data: bytes) -> bytes:
         if self._keys is None:
             return data
-        sealed = self._keys.seal(data.decode(), self._state(), "record", key)
+        sealed = self._keys.seal(data.decode(), self._ledger.state().lineage, "record", key)
         return json.dumps({SEALED: sealed}).encode()
 
     def put(self, key: str, data: bytes) -> None:
@@ -87,13 +74,6 @@ class SealedRecords:
 
     def delete(self, keys: Sequence[str]) -> None:
         self._objects.delete(keys)
-
-
-def _reopened(
-    directory: Any, environ: Any, trust: Any, desired: DesiredState, url: str, lineage: str
-) -> SealedRecords:
-    settings = WorkspaceSettings(directory, environ, Redactor(), lambda _: {}, trust_file=trust)
-    return SealedRecords(Workspace(settings, desired), url, lineage)
 
 
 _: type[ProviderRecords] = SealedRecords

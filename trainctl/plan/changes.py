@@ -340,7 +340,7 @@ def with_machines(
             why, note = ActionReason.CONFIG_CHANGED, "its machines differ from what their module declares"  # fmt: skip
             change = replace(change, action=Action.UPDATE, reason=why, note=note)
         if plans:
-            digests = [[machine.node, machine.digest] for machine in plans]
+            digests = [[machine.node.name, machine.digest] for machine in plans]
             covers = {**change.covers, "machines": digests}
             change = replace(change, key=key, machines=tuple(plans), covers=covers)
         changes.append(change)

@@ -53,23 +53,21 @@ class ListsMachines(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MachinePlan:
-    """What ``create`` with ``key``, or ``delete``, would do for a node.
+    """What ``create`` with the key of a node, or ``delete``, would do.
 
-    ``planned`` has what is known of the node before it exists, such as its price. ``digest`` covers what is done and by what,
+    ``node`` has what is known before it exists, such as its price. ``digest`` covers what is done and by what,
     and nothing that differs between computers. ``file``: the provider's own, that ``create`` gets.
 
     ``changes`` are of the platform's resources: ``address``, ``actions`` and ``reason`` as in the JSON of plans, ``values``
     that are known after the change and not sensitive, and ``replace_paths``, which force a replacement.
     """
 
-    node: str
-    key: str
+    node: Node
     planner: str
     """The program that made it, with its version."""
     changes: tuple[Mapping[str, Any], ...]
     digest: str
-    file: str = ""
-    planned: Node | None = None
+    file: str
 
 
 @runtime_checkable
@@ -132,7 +130,7 @@ class OffersMachines(Protocol):
 class ProviderRecords(Protocol):
     """JSON documents of a provider next to the state, encrypted as it is; keys begin with ``nodes/``.
 
-    Methods are those of ``ObjectStore``. Records can be pickled, for a process that outlives this one.
+    Methods are those of ``ObjectStore``.
     """
 
     def get(self, key: str) -> bytes | None: ...

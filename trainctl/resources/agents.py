@@ -143,14 +143,15 @@ class Agents:
             return self._transports[key]
 
 
-def nodes_of(cluster: RecordedResource) -> tuple[Node, ...]:
-    """Return the nodes of a recorded cluster, in rank order."""
-    return tuple(Node.from_json(node) for node in cluster.outputs.get("nodes", ()))
+def nodes_of(cluster: RecordedResource | None) -> tuple[Node, ...]:
+    """Return the nodes of a recorded cluster, in rank order; none if it isn't recorded."""
+    outputs = cluster.outputs if cluster else {}
+    return tuple(Node.from_json(node) for node in outputs.get("nodes", ()))
 
 
 def recorded_or_planned(planned: Node, cluster: RecordedResource | None) -> Node:
     """Return the recorded node, or the planned one if the machine differs."""
-    recorded = {node.name: node for node in nodes_of(cluster)} if cluster else {}
+    recorded = {node.name: node for node in nodes_of(cluster)}
     node = recorded.get(planned.name)
     return node if node is not None and same_machine(node, planned) else planned
 
@@ -166,12 +167,13 @@ def same_machine(recorded: Node, planned: Node) -> bool:
     )
 
 
-def unprovisioned_nodes(cluster: RecordedResource) -> tuple[Node, ...]:
+def unprovisioned_nodes(cluster: RecordedResource | None) -> tuple[Node, ...]:
     """Return the nodes that were unreachable when the cluster was created.
 
     A node with a key may have been created all the same.
     """
-    return tuple(Node.from_json(node) for node in cluster.outputs.get("unreachable", ()))
+    outputs = cluster.outputs if cluster else {}
+    return tuple(Node.from_json(node) for node in outputs.get("unreachable", ()))
 
 
 def node_named(cluster: RecordedResource, node_id: str) -> Node | None:

@@ -79,12 +79,8 @@ class NodeProvisioner:
         """
         from trainctl.apply.step import StepFailed
 
-        before = {node.name: node for node in nodes_of(self.recorded)} if self.recorded else {}
-        attempted = (
-            {node.name: node for node in unprovisioned_nodes(self.recorded)}
-            if self.recorded
-            else {}
-        )
+        before = {node.name: node for node in nodes_of(self.recorded)}
+        attempted = {node.name: node for node in unprovisioned_nodes(self.recorded)}
         results = each(
             lambda node: self._node(node, before.get(node.name), attempted.get(node.name)),
             self.provider.plan(self.cluster),
@@ -161,7 +157,7 @@ def kept_outputs(
     before = recorded.outputs if recorded else {}
     times = before.get(CREATED) or {}
     # Recorded nodes without a time were imported: their age is unknown.
-    known = {node.key for node in nodes_of(recorded)} - times.keys() if recorded else set()
+    known = {node.key for node in nodes_of(recorded)} - times.keys()
     created = {node.key: times.get(node.key, now) for node in nodes if node.key not in known}
     kept = {CREATED: created, OUTPUT: before.get(OUTPUT)}
     return {name: value for name, value in kept.items() if value}
@@ -234,7 +230,7 @@ class ClusterHandler:
         provider = self._agents.providers(intent.provider)
         cluster = provider_cluster(intent.address.name, spec)
         recorded = lookup(intent.address)
-        recorded_keys = {node.key for node in nodes_of(recorded)} if recorded else set()
+        recorded_keys = {node.key for node in nodes_of(recorded)}
         for planned in provider.plan(cluster):
             node = provider.find(cluster, f"{intent.key}/{planned.name}")
             if node is not None and node.key not in recorded_keys:

@@ -39,16 +39,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         subprocess.run(["sh", LOOPBACK / "stop.sh"], env={"PLACE": str(machine)}, check=True)
 
 
-class Records(DirectoryObjects):
-    """Records that a process which outlives this one opens again."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DirectoryObjects, (self.root, is_key)
-
-
 @pytest.fixture
 def provider(place: Path, tmp_path: Path) -> Iterator[TerraformProvider]:
-    records = Records(tmp_path, is_key)
+    records = DirectoryObjects(tmp_path, is_key)
     with closing(TerraformProvider()) as provider:
         provider.set_project(
             ProjectAccess(place, lambda: records, "of {}".format, lambda source: None)

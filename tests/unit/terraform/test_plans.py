@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from threading import Event
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -20,7 +20,8 @@ SETTINGS = TerraformSettings(module="./m")
 class Module:
     """An initialised module."""
 
-    program, digest, settings = "/bin/tofu", "d", SETTINGS
+    program, digest, settings = Path("/bin/tofu"), "d", SETTINGS
+    backend, directory = "", Path("/data/modules/m")
 
 
 def review(change: dict[str, Any], key: str = "k1") -> MachinePlan:
@@ -50,7 +51,7 @@ def test_a_review_has_no_sensitive_value_and_its_digest_no_key() -> None:
 
     assert "hunter2" not in json.dumps(plan.changes)
     assert plan.changes[0]["values"]["name"] == "trainctl-<key>"
-    assert (plan.planner, plan.planned and plan.planned.price_per_hour) == ("tofu 1.11.0", 2.5)
+    assert (plan.planner, plan.node.price_per_hour) == ("tofu 1.11.0", 2.5)
     assert plan.digest == review(creation("k2"), "k2").digest
     assert plan.digest != review(creation("k1", size=2)).digest
 
@@ -68,11 +69,10 @@ def test_a_review_shows_values_that_change() -> None:
     assert review({"actions": ["no-op"]}).changes == ()
 
 
-class Applied(NodeModule):
+class Interrupted(NodeModule):
     """A node whose state has changed since its plan was made."""
 
     rest: ClassVar[MachinePlan]
-    applied: ClassVar[list[bytes]] = []
 
     def state(self) -> bytes:
         return b"changed"
@@ -80,24 +80,21 @@ class Applied(NodeModule):
     def plan(self, *options: str) -> MachinePlan:
         return self.rest
 
-    def apply(self, cancelled: Event, plan: bytes = b"", *, destroy: bool = False) -> None:
-        self.applied.append(plan)
-
 
 def test_a_plan_is_finished_after_an_interruption_only_by_changes_that_it_has() -> None:
     """Not by another change of the same resource."""
     module: Any = Module()
-    node = Applied(module, MemoryObjects(), TerraformNode("key/gpu-0", inputs={"public_key": "k"}))
+    node = Interrupted(
+        module, MemoryObjects(), TerraformNode("key/gpu-0", inputs={"public_key": "k"})
+    )
     reviewed = planned(node, b"all", create("a"), create("b"))
 
-    Applied.rest = planned(node, b"rest", create("b"))
-    node.apply_reviewed(reviewed, Event())
-    assert Applied.applied == [b"rest"]
+    Interrupted.rest = planned(node, b"rest", create("b"))
+    assert node.program_plan(reviewed) == b"rest"
 
-    Applied.rest = planned(node, b"more", create("b") | {"actions": ["delete", "create"]})
+    Interrupted.rest = planned(node, b"more", create("b") | {"actions": ["delete", "create"]})
     with pytest.raises(StalePlan, match="has changed since"):
-        node.apply_reviewed(reviewed, Event())
-    assert Applied.applied == [b"rest"]
+        assert node.program_plan(reviewed) == b"rest"
 
 
 def create(name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainctl.base.system.processes import describe_process
+from trainctl.base.system.processes import Process, describe_process
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.store.objects import MemoryObjects
 from trainctl_terraform.module import NodeModule
@@ -25,10 +25,16 @@ ENDED = RUNNING._replace(pid=2**22 + 1, started=7)
 class Module:
     """A module whose directories are next to one."""
 
-    program, backend = "/bin/tofu", ""
+    program, backend = Path("/bin/tofu"), ""
 
     def __init__(self, place: Path) -> None:
         self.directory = place / "modules" / "m"
+
+
+def hold(node: NodeModule, *processes: Process) -> None:
+    """Lock a node as these processes do."""
+    held = {"host": "laptop", "processes": [each._asdict() for each in processes]}
+    node.records.put(LOCK, json.dumps(held).encode())
 
 
 @pytest.fixture
@@ -41,40 +47,41 @@ def node(tmp_path: Path) -> NodeModule:
     return node
 
 
-def test_a_state_that_could_not_be_sent_is_saved_unless_another_computer_has_it(
+def test_a_state_that_a_killed_command_did_not_save_is_saved_unless_another_computer_has_it(
     node: NodeModule,
 ) -> None:
     """A newer state is kept; the lock of processes that have ended is released."""
-    for saved, unsaved, kept in ((b'{"serial": 4}', 5, 5), (b'{"serial": 9}', 5, 9)):
+    for saved, written, kept in ((b'{"serial": 4}', 5, 5), (b'{"serial": 9}', 5, 9)):
+        again = NodeModule(node.module, node.records, NODE)
         node.records.put(STATE, saved)
-        node.lock(ENDED, ENDED)
-        (node.directory / "errored.tfstate").write_text(json.dumps({"serial": unsaved}))
-        node.recover(Event())
+        hold(node, ENDED, ENDED)
+        node.written.write_text(json.dumps({"serial": written}))
+        again.recover(Event())
         assert json.loads(node.state()) == {"serial": kept}
         assert (node.records.get(LOCK), [*node.directory.iterdir()]) == (None, [])
 
+
+def test_a_program_on_another_computer_is_an_error_with_its_host(node: NodeModule) -> None:
+    """A colleague can't know whether it still runs."""
     for other in (ENDED, RUNNING):
-        processes = [ENDED, other._replace(machine="other", boot="other")]
-        node.lock(*processes)
+        hold(node, ENDED, other._replace(machine="other", boot="other"))
         with pytest.raises(NodeError, match="another command changes this node"):
-            node.lock(*processes)
-        with pytest.raises(NodeUnreachable, match="tofu changes this node on") as caught:
+            node.lock(1)
+        with pytest.raises(NodeUnreachable, match="tofu changes this node on laptop") as caught:
             node.recover(Event())
         assert caught.value.code == "terraform-interrupted"
-        node.records.delete([LOCK])
 
 
 def test_a_lock_is_held_while_one_of_its_processes_runs(node: NodeModule) -> None:
-    """The process that saves the state, or the program, may be killed alone."""
+    """The command that saves the state, or the program, may be killed alone."""
     stopped = Event()
     stopped.set()
     for processes in ([ENDED, RUNNING], [RUNNING, ENDED]):
-        node.lock(*processes)
+        hold(node, *processes)
         with pytest.raises(TrainctlError, match="waiting for another command"):
             node.recover(stopped)
         assert node.records.get(LOCK)
-        node.records.delete([LOCK])
-    node.lock(ENDED, ENDED)
+    hold(node, ENDED, ENDED)
     node.recover(stopped)
     assert node.records.get(LOCK) is None
 
@@ -83,17 +90,17 @@ def test_what_a_killed_command_has_changed_is_recorded(node: NodeModule) -> None
     """Such as another address of a machine that its module has changed in place."""
     output = {"address": "10.0.0.2", "user": "u"}
     node.records.put(STATE, json.dumps({"outputs": {"node": {"value": output}}}).encode())
-    node.lock(ENDED, ENDED)
+    hold(node, ENDED, ENDED)
     node.recover(Event())
     assert json.loads(node.records.get(NODE.path("node")) or b"{}")["output"] == output
 
 
-def test_a_node_that_was_deleted_is_not_changed_any_more(node: NodeModule) -> None:
-    """Such as by a program that a killed command has begun to start."""
-    node.records.delete([NODE.path("node")])
-    with pytest.raises(NodeError, match="has deleted this node"):
-        node.lock(RUNNING)
-    assert node.records.get(LOCK) is None
+def test_a_state_is_saved_while_the_program_runs(node: NodeModule) -> None:
+    """A file that it is still writing is read again."""
+    for text, saved in (('{"serial": 1}', 1), ('{"serial": 2', 1), ('{"serial": 2}', 2)):
+        node.written.write_text(text)
+        node.save()
+        assert json.loads(node.state()) == {"serial": saved}
 
 
 def test_a_program_does_not_begin_before_its_lock_is_recorded(tmp_path: Path) -> None:

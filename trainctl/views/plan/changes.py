@@ -386,7 +386,7 @@ def _machine_lines(machines: Sequence[MachinePlan], page: PageStyle) -> list[str
         done = [action for item in machine.changes for action in item["actions"]]
         counts = (f"{done.count(name)} to {verb}" for name, (_, verb) in _PLATFORM_ACTIONS.items())
         head = f"by {machine.planner}: {', '.join(counts)}"
-        groups.setdefault((head, *lines), []).append(machine.node)
+        groups.setdefault((head, *lines), []).append(machine.node.name)
     found = ((f" {', '.join(names)} {head}", *rest) for (head, *rest), names in groups.items())
     return [page.style(escape(f"        #{line}"), "dim") for lines in found for line in lines]
 

@@ -96,8 +96,11 @@ def _change(change: Change) -> dict[str, Any]:
     stopped, reused = change.stops, change.reuses and change.reuses.run
     started = stopped.started_at if stopped else None
     when = None if started is None else datetime.fromtimestamp(started, UTC).isoformat()
-    shown = ("node", "planner", "digest", "changes")
-    machines = [{name: form[name] for name in shown} for form in map(to_json, change.machines)]
+    shown = ("planner", "digest", "changes")
+    machines = [
+        {"node": machine.node.name, **{name: to_json(getattr(machine, name)) for name in shown}}
+        for machine in change.machines
+    ]
     return {
         "address": str(address),
         "mode": "managed",
