@@ -147,12 +147,7 @@ def _ssh_rules(ranges: Sequence[str], port: int) -> list[dict[str, Any]]:
     v4 = [{"CidrIp": text, "Description": "ssh_from"} for text in ranges if ":" not in text]
     v6 = [{"CidrIpv6": text, "Description": "ssh_from"} for text in ranges if ":" in text]
     rule = {"IpProtocol": "tcp", "FromPort": port, "ToPort": port}
-    rules = []
-    if v4:
-        rules.append({**rule, "IpRanges": v4})
-    if v6:
-        rules.append({**rule, "Ipv6Ranges": v6})
-    return rules
+    return [{**rule, "IpRanges": v4, "Ipv6Ranges": v6}]
 
 
 def delete_instance(account: AwsAccount, instance_id: str, cluster: str, lineage: str) -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from typing import Any
 
 from trainctl.base.filesystem.files import write_json
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.machines import Offer
+from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws.account import (
+    CLUSTER,
+    HOST_KEY,
+    KEY,
+    LINEAGE,
     LIVE,
+    NODE,
+    PRICE,
     AwsAccount,
     AwsError,
     Instance,
@@ -20,11 +27,15 @@ from trainctl_aws.account import (
     ignore_refusal,
     state_of,
     tag_filters,
+    tag_list,
 )
-from trainctl_aws.catalog import quota_of, quota_page
-from trainctl_aws.request import MachineRequest
-from trainctl_ssh.keys import data_directory
+from trainctl_aws.catalog import TYPES, quota_of, quota_page
+from trainctl_aws.cluster_resources import ClusterNetwork
+from trainctl_aws.offers import subnet_zones
+from trainctl_aws.settings import AwsSettings
+from trainctl_ssh.keys import data_directory, derive_host_key, ensure_login_key, login_key_path
 from trainctl_ssh.machines import wait
+from trainctl_ssh.user_data import user_data
 
 _CAPACITY = frozenset(
     [
@@ -50,16 +61,43 @@ _MAX_ENDED = 20
 """How many earlier instances of a key may have ended."""
 LAG_SECONDS = 60.0
 """How long a new instance may be missing from answers of EC2."""
+LOCAL_DISKS = """\
+# Mount the local NVMe disks, striped, as the node cache of trainctl.
+cache=$root/cache
+set -- $(ls /dev/disk/by-id/nvme-Amazon_EC2_NVMe_Instance_Storage_* 2>/dev/null | grep -v -e -part -e '_1$' -e -ns-)
+if [ $# -gt 0 ]; then
+    mkdir -p "$cache"
+    systemctl start dlami-nvme.service 2>/dev/null
+    if mountpoint -q /opt/dlami/nvme; then
+        mkdir -p /opt/dlami/nvme/trainctl
+        mount --bind /opt/dlami/nvme/trainctl "$cache"
+    else
+        [ $# = 1 ] || mdadm --assemble --scan
+        mount -o noatime LABEL=trainctl "$cache" 2>/dev/null || {
+            disk=$1
+            [ $# = 1 ] || { disk=/dev/md/trainctl; mdadm --create $disk --run --level=0 --raid-devices=$# "$@"; }
+            mkfs.ext4 -q -L trainctl -E nodiscard -m 0 "$disk" && mount -o noatime "$disk" "$cache" && rmdir "$cache/lost+found"
+        }
+    fi
+    chown $user: "${root%/*}" "$root" "$cache" && chmod 700 "$root" "$cache"
+fi
+"""
+"""Script at each boot."""
 
 
 class InstanceLauncher:
-    """Launches the instance of one key."""
+    """Launches the instance of one key, and creates the groups that it needs."""
 
-    def __init__(self, request: MachineRequest) -> None:
-        self._request = request
-        self._account, self._cluster = request.account, request.cluster
-        self._settings, self._name, self._key = request.settings, request.name, request.key
-        self._record = LaunchRecord(request.environ, request.key)
+    def __init__(
+        self,
+        account: AwsAccount,
+        cluster: ClusterSettings,
+        settings: AwsSettings,
+        name: str,
+        key: str,
+    ) -> None:
+        self._account, self._cluster, self._settings = account, cluster, settings
+        self._name, self._key, self._record = name, key, LaunchRecord(key)
         self._failures: list[tuple[str, str, str]] = []
         """Type of each offer without capacity, the reason, and both in words."""
 
@@ -124,7 +162,7 @@ class InstanceLauncher:
 
     def _run_instance(self, offer: Offer, token: str) -> str:
         """Send the request; return the instance ID, that of an earlier request with this token included."""
-        parameters = self._request.parameters(offer, token)
+        parameters = self._parameters(offer, token)
         try:
             answer = self._account.ec2("run_instances", ClientToken=token, **parameters)
         except AwsError as error:
@@ -184,6 +222,100 @@ class InstanceLauncher:
             code="machine-quota",
         )
 
+    def _parameters(self, offer: Offer, token: str) -> dict[str, Any]:
+        """Return the parameters of RunInstances: the same for every attempt with one token."""
+        cluster, settings = self._cluster, self._settings
+        login = ensure_login_key(login_key_path("aws", cluster.name, cluster.lineage))
+        host = derive_host_key(login, token)
+        tags = {
+            **dict(settings.tags),
+            "Name": f"{cluster.name}/{self._name}",
+            LINEAGE: cluster.lineage,
+            CLUSTER: cluster.name,
+            NODE: self._name,
+            KEY: self._key,
+        }
+        price = {} if offer.price_per_hour is None else {PRICE: f"{offer.price_per_hour:g}"}
+        own = {**tags, HOST_KEY: host.public, **price}
+        group = settings.placement_group
+        if group is True:
+            group = self._network().ensure_placement_group()
+        parameters: dict[str, Any] = {
+            "InstanceType": offer.type,
+            "MinCount": 1,
+            "MaxCount": 1,
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
+            **self._image(),
+            "UserData": user_data(settings.user, login, host, settings.boot_timeout, LOCAL_DISKS),
+            "NetworkInterfaces": self._interfaces(offer),
+            "Placement": {"GroupName": group} if group else {},
+            "TagSpecifications": [
+                {"ResourceType": "instance", "Tags": tag_list(own)},
+                {"ResourceType": "volume", "Tags": tag_list(tags)},
+            ],
+        }
+        if settings.instance_profile:
+            parameters["IamInstanceProfile"] = {"Name": settings.instance_profile}
+        if settings.spot:
+            limit = settings.max_price_per_hour
+            parameters["InstanceMarketOptions"] = {
+                "MarketType": "spot",
+                "SpotOptions": {
+                    "SpotInstanceType": "one-time",
+                    "InstanceInterruptionBehavior": "terminate",
+                    **({} if limit is None else {"MaxPrice": f"{limit:g}"}),
+                },
+            }
+        if settings.capacity_block:
+            parameters["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
+        reserved = settings.capacity_block or settings.capacity_reservation
+        if reserved:
+            target = {"CapacityReservationId": reserved}
+            parameters["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
+        return parameters
+
+    def _network(self) -> ClusterNetwork:
+        return ClusterNetwork(self._account, self._cluster.name, self._cluster.lineage)
+
+    def _image(self) -> dict[str, Any]:
+        ami = self._settings.ami
+        if ami.startswith("ssm:"):
+            name = ami.removeprefix("ssm:")
+            ami = self._account.call("ssm", "get_parameter", Name=name)["Parameter"]["Value"]
+        image = self._account.ec2("describe_images", ImageIds=[ami])["Images"][0]
+        disk = {
+            "VolumeSize": self._settings.volume,
+            "VolumeType": "gp3",
+            "DeleteOnTermination": True,
+            "Encrypted": True,
+        }
+        device = image.get("RootDeviceName") or "/dev/sda1"
+        return {"ImageId": ami, "BlockDeviceMappings": [{"DeviceName": device, "Ebs": disk}]}
+
+    def _interfaces(self, offer: Offer) -> list[dict[str, Any]]:
+        settings = self._settings
+        subnets = subnet_zones(self._account, settings)
+        zone = offer.zone or min(subnets)
+        if zone not in subnets:
+            raise NodeError(f"no subnet in {zone}", "Add one to subnet, or remove the zone.")
+        subnet = subnets[zone]
+        groups = list(settings.security_groups) or [
+            self._network().ensure_security_group(settings, subnet["VpcId"])
+        ]
+        interface = {"DeviceIndex": 0, "SubnetId": subnet["SubnetId"], "Groups": groups}
+        known = TYPES.get(offer.type)
+        cards = max(1, known.network_cards if known else 1) if settings.efa else 1
+        if cards == 1:
+            interface["AssociatePublicIpAddress"] = settings.public
+        if not settings.efa:
+            return [interface]
+        more = {"InterfaceType": "efa", "DeleteOnTermination": True}
+        return [
+            {**interface, **more, "NetworkCardIndex": card, "DeviceIndex": min(card, 1)}
+            for card in range(cards)
+        ]
+
 
 class LaunchRecord:
     """File of a launch that EC2 has not confirmed: the token and offer, written before the request.
@@ -191,29 +323,24 @@ class LaunchRecord:
     A later attempt starts with that offer, and ``find`` waits until its instance is visible.
     """
 
-    def __init__(self, environ: Mapping[str, str], key: str) -> None:
+    def __init__(self, key: str) -> None:
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
-        self._path = data_directory(environ, "aws") / "launches" / f"{name}.json"
+        self._path = data_directory("aws") / "launches" / f"{name}.json"
 
     def write(self, offer: Offer, token: str) -> None:
         """Record the request that follows."""
         self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        write_json(self._path, {"offer": offer.to_json(), "token": token}, durable=False)
+        record = {"offer": offer.to_json(), "token": token, "at": time.time()}
+        write_json(self._path, record, durable=False)
 
-    def read(self) -> tuple[Offer, str] | None:
-        """Return the recorded offer and token."""
+    def read(self) -> tuple[Offer, str, float] | None:
+        """Return the recorded offer and token, and the seconds since the request."""
         try:
             value = json.loads(self._path.read_text())
-            return Offer.from_json(value["offer"]), str(value["token"])
+            age = time.time() - value["at"]
+            return Offer.from_json(value["offer"]), str(value["token"]), age
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-
-    @property
-    def age(self) -> float:
-        """Seconds since the request."""
-        with suppress(FileNotFoundError):
-            return time.time() - self._path.stat().st_mtime
-        return float("inf")
 
     def remove(self) -> None:
         """Forget the request: its outcome is known."""
@@ -227,7 +354,7 @@ def find_by_key(account: AwsAccount, key: str, record: LaunchRecord) -> Instance
         if found:
             return found[0]
         launched = record.read()
-        if launched is None or record.age > LAG_SECONDS:
+        if launched is None or launched[2] > LAG_SECONDS:
             return None
         if find_by_token(account, launched[1]) is not None:
             return None  # it has ended already

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
@@ -42,7 +41,6 @@ from trainctl_aws.catalog import TYPES
 from trainctl_aws.cluster_resources import delete_instance, delete_unused
 from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key
 from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
-from trainctl_aws.request import MachineRequest
 from trainctl_aws.settings import AwsSettings, find_problems, read_settings
 from trainctl_ssh.machines import SshMachines
 
@@ -64,14 +62,14 @@ class AwsProvider(SshMachines):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = threading.Lock()
+        self._changing = threading.Lock()
         self._accounts: dict[str, AwsAccount] = {}
         self._launches: Counter[tuple[str, str]] = Counter()
         self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
 
     def close(self) -> None:
         super().close()
-        with self._lock:
+        with self._changing:
             accounts, self._accounts = self._accounts, {}
         for account in accounts.values():
             account.close()
@@ -105,23 +103,13 @@ class AwsProvider(SshMachines):
         settings = read_settings(cluster)
         if not online:
             return make_offers(settings, NO_FACTS)
-        with self._lock:
-            before = self._offers.get(settings)
+        before = self._offers.get(settings)
         if before is not None and time.monotonic() < before[0] + _OFFERS_TTL_SECONDS:
             return before[1]
         account = AwsAccount(settings.region, retry_seconds=_SURVEY_SECONDS)
         offers = make_offers(settings, survey_market(account, settings))
-        with self._lock:
-            self._offers[settings] = time.monotonic(), offers
+        self._offers[settings] = time.monotonic(), offers
         return offers
-
-    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        """NodeUnreachable if the machine doesn't exist or respond."""
-        settings = read_settings(cluster)
-        found = find_instances(self._account(settings.region), tag_filters(key=node.key))
-        if not node.key or not found:
-            raise NodeUnreachable(f"{node.id} does not exist")
-        return self.log_in(node_of(settings, found[0]))
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Returns when the machine has booted."""
@@ -129,24 +117,24 @@ class AwsProvider(SshMachines):
         account = self._account(settings.region)
         found = find_instances(account, tag_filters(key=key))
         if not found:
-            request = MachineRequest(account, cluster, settings, os.environ, name, key)
+            launcher = InstanceLauncher(account, cluster, settings, name, key)
             with self._deleting_unused(account, cluster):
-                found = [InstanceLauncher(request).launch(self.offers(cluster))]
+                found = [launcher.launch(self.offers(cluster))]
         return self._booted(account, cluster, found[0]["InstanceId"])
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """Paths are empty if the machine doesn't respond."""
         settings = read_settings(cluster)
         account = self._account(settings.region)
-        instance = find_by_key(account, key, LaunchRecord(os.environ, key))
+        instance = find_by_key(account, key, LaunchRecord(key))
         return None if instance is None else self.try_to_log_in(node_of(settings, instance))
 
-    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
+    def existing(self, cluster: ClusterSettings) -> Iterator[Node]:
         settings = read_settings(cluster)
         lineage = {"lineage": cluster.lineage} if cluster.lineage else {}
         filters = tag_filters(cluster=cluster.name, **lineage)
         found = find_instances(self._account(settings.region), filters)
-        return self.list_nodes(node_of(settings, item) for item in found)
+        return (node_of(settings, item) for item in found)
 
     def read(self, node: Node) -> ResourceStatus:
         name = node.details.get("instance")
@@ -198,7 +186,7 @@ class AwsProvider(SshMachines):
         delete_instance(account, machine.id, machine.cluster, machine.lineage)
 
     def _account(self, region: str) -> AwsAccount:
-        with self._lock:
+        with self._changing:
             if region not in self._accounts:
                 self._accounts[region] = AwsAccount(region)
             return self._accounts[region]
@@ -207,14 +195,14 @@ class AwsProvider(SshMachines):
     def _deleting_unused(self, account: AwsAccount, cluster: ClusterSettings) -> Iterator[None]:
         """Delete the groups of a cluster after a launch that failed, unless other launches need them."""
         owner = (cluster.name, cluster.lineage)
-        with self._lock:
+        with self._changing:
             self._launches[owner] += 1
         failed = True
         try:
             yield
             failed = False
         finally:
-            with self._lock:
+            with self._changing:
                 self._launches[owner] -= 1
                 failed = failed and not self._launches[owner]
             if failed:

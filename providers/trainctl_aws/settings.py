@@ -174,9 +174,21 @@ def read_settings(cluster: ClusterSettings) -> AwsSettings:
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
-    """Yield settings that contradict each other."""
+    """Yield settings that contradict each other, but for those that EC2 refuses."""
     own, settings = cluster.settings, read_settings(cluster)
-    yield from _type_problems(own, settings)
+    accelerator = own.get("accelerator")
+    if bool(accelerator) == bool(own.get("instance_types")):
+        yield SettingsProblem(
+            (),
+            "set either instance_types or accelerator",
+            f"Use for example instance_types: [g6.xlarge], or accelerator: {ACCELERATORS[-1]}.",
+        )
+    elif not settings.instance_types:
+        counts = ", ".join(map(str, counts_of(str(accelerator))))
+        yield SettingsProblem(
+            ("count",), f"no known instance type has {own.get('count')} GPUs of type {accelerator}",
+            f"Use {counts}, or name instance_types.",
+        )  # fmt: skip
     if not settings.security_groups and not settings.ssh_from:
         yield SettingsProblem(
             (),
@@ -191,56 +203,12 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
                 ("ssh_from", number), f"{text} is not an address range: {error}",
                 "Use CIDR notation, for example 203.0.113.7/32.",
             )  # fmt: skip
-    for number, zone in enumerate(settings.zones):
-        if not zone.startswith(settings.region):
-            yield SettingsProblem(
-                ("zones", number), f"zone {zone} is not in region {settings.region}",
-                "Use zones of the region.",
-            )  # fmt: skip
     if 0 < settings.max_nodes < settings.nodes:
         yield SettingsProblem(
             ("max_nodes",), f"max_nodes is less than nodes ({settings.nodes})", "Raise max_nodes."
         )
-    reserved = settings.capacity_reservation or settings.capacity_block
-    if settings.capacity_reservation and settings.capacity_block:
-        yield SettingsProblem(
-            ("capacity_block",), "capacity_block and capacity_reservation exclude each other",
-            "Set one of them.",
-        )  # fmt: skip
-    if reserved and settings.spot:
-        yield SettingsProblem(
-            ("availability_model",), "spot instances can't use reserved capacity",
-            "Remove availability_model: spot.",
-        )  # fmt: skip
-    yield from _efa_problems(settings)
-
-
-def _type_problems(own: Mapping[str, Any], settings: AwsSettings) -> Iterator[SettingsProblem]:
-    accelerator, types = own.get("accelerator"), own.get("instance_types")
-    if bool(accelerator) == bool(types):
-        yield SettingsProblem(
-            (),
-            "set either instance_types or accelerator",
-            f"Use for example instance_types: [g6.xlarge], or accelerator: {ACCELERATORS[-1]}.",
-        )
-    elif not settings.instance_types:
-        counts = ", ".join(map(str, counts_of(str(accelerator))))
-        yield SettingsProblem(
-            ("count",), f"no known instance type has {own.get('count')} GPUs of type {accelerator}",
-            f"Use {counts}, or name instance_types.",
-        )  # fmt: skip
-
-
-def _efa_problems(settings: AwsSettings) -> Iterator[SettingsProblem]:
-    if not settings.efa:
-        return
-    for name in settings.instance_types:
-        known = TYPES.get(name)
-        if known is not None and not known.network_cards:
-            yield SettingsProblem(
-                ("efa",), f"{name} has no EFA", "Use other instance types, or remove efa."
-            )
-        elif known is not None and known.network_cards > 1 and settings.public:
+    for name in settings.instance_types if settings.efa and settings.public else ():
+        if name in TYPES and TYPES[name].network_cards > 1:
             yield SettingsProblem(
                 ("address",), f"{name} with EFA has several network cards, so it gets no public address",
                 "Set address: private, and jump to a host in the VPC.",

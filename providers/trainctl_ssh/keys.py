@@ -12,13 +12,12 @@ import hashlib
 import hmac
 import os
 import struct
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 from trainctl.base.filesystem.files import create_exclusive
-from trainctl.base.lazy_dataclass import dataclass, replace
-from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.base.lazy_dataclass import dataclass
+from trainctl.errors import NodeError
 from trainctl.plugin_api.provider import Node, Transport
 from trainctl.remote.responses import printable_tail
 
@@ -43,9 +42,6 @@ mv $used.new.pub $used.pub; mv $used.new $used; chmod 644 $used.pub
 kill -HUP "$(cat /run/sshd.pid 2>/dev/null)" 2>/dev/null || systemctl reload ssh sshd 2>/dev/null || :
 """
 
-Locate = Callable[[Node], Node]
-"""Add the paths of a machine, which logs in; NodeUnreachable if its host key is another one."""
-
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
@@ -55,16 +51,16 @@ class KeyPair:
     public: str
 
 
-def data_directory(environ: Mapping[str, str], provider: str) -> Path:
+def data_directory(provider: str) -> Path:
     """Return the private directory of a provider's login keys."""
-    home = Path(environ.get("HOME", "~")).expanduser()
-    return Path(environ.get("XDG_DATA_HOME") or home / ".local/share") / "trainctl" / provider
+    home = Path(os.environ.get("HOME", "~")).expanduser()
+    return Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share") / "trainctl" / provider
 
 
-def login_key_path(environ: Mapping[str, str], provider: str, cluster: str, lineage: str) -> Path:
+def login_key_path(provider: str, cluster: str, lineage: str) -> Path:
     """Return the file of a cluster's private login key."""
     name = hashlib.sha256(f"{lineage}/{cluster}".encode()).hexdigest()[:16]
-    return data_directory(environ, provider) / f"{cluster}-{name}.key"
+    return data_directory(provider) / f"{cluster}-{name}.key"
 
 
 def ensure_login_key(path: Path) -> KeyPair:
@@ -110,40 +106,13 @@ def _string(value: bytes) -> bytes:
     return struct.pack(">I", len(value)) + value
 
 
-def locate_with_own_key(
-    node: Node,
-    following: str,
-    locate: Locate,
-    connect: Callable[[Node], Transport],
-    record: Callable[[str, str], None],
-) -> Node:
-    """Return the located node with the host key that its machine made.
-
-    ``host_key`` of the node and ``following`` are the recorded keys, '' without any; ``record`` stores one by its name.
-    """
-    recorded = node.details.get("host_key")
-    if following and following != recorded:
-        try:
-            located = locate(_with_key(node, following))
-        except NodeUnreachable as error:
-            if error.code != "ssh-key-changed":
-                raise
-        else:
-            record(HOST_KEY, following)
-            return located
-    located = locate(node)
-    if following and following == recorded:
-        return located
-    with closing(connect(node)) as transport:
-        following = run_as_root(transport, node, _MAKE_KEY, "replace the host key")
-        record(NEXT_HOST_KEY, following)
-        run_as_root(transport, node, _USE_KEY, "replace the host key")
-    record(HOST_KEY, following)
-    return _with_key(located, following)
-
-
-def _with_key(node: Node, key: str) -> Node:
-    return replace(node, details={**node.details, "host_key": key})
+def replace_host_key(transport: Transport, node: Node, record: Callable[[str, str], None]) -> str:
+    """Make the machine use a host key of its own, and return that; ``record`` stores keys by name."""
+    key = run_as_root(transport, node, _MAKE_KEY, "replace the host key")
+    record(NEXT_HOST_KEY, key)
+    run_as_root(transport, node, _USE_KEY, "replace the host key")
+    record(HOST_KEY, key)
+    return key
 
 
 def run_as_root(transport: Transport, node: Node, script: str, purpose: str) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, Self
 
@@ -15,7 +14,6 @@ from trainctl.base.units import parse_duration
 from trainctl.errors import NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.provider import (
     ClusterSettings,
-    Confirm,
     Node,
     Transport,
     duration_schema,
@@ -23,7 +21,7 @@ from trainctl.plugin_api.provider import (
     text_schema,
 )
 from trainctl_ssh.hosts import find_host_paths
-from trainctl_ssh.keys import locate_with_own_key, login_key_path, run_as_root
+from trainctl_ssh.keys import HOST_KEY, login_key_path, replace_host_key, run_as_root
 from trainctl_ssh.provider import SshProvider
 from trainctl_ssh.user_data import (
     FIRST_LOGIN,
@@ -100,25 +98,20 @@ class MachineSettings:
         }
 
 
-class SshMachines:
+class SshMachines(SshProvider):
     """Base of providers whose machines ``ssh`` reaches. Nodes have ``lineage`` in ``details``, and what a login needs."""
 
-    name: str
+    existing: Callable[[ClusterSettings], Iterable[Node]]
+    """Return all existing nodes of a cluster, without paths."""
 
     def __init__(self) -> None:
-        self._ssh = SshProvider()
+        super().__init__()
         self._paths: dict[object, dict[str, Any]] = {}
-
-    def set_confirm(self, confirm: Confirm) -> None:
-        self._ssh.set_confirm(confirm)
-
-    def close(self) -> None:
-        self._ssh.close()
 
     def transport(self, node: Node) -> Transport:
         """Return a transport that offers the login key only; NodeUnreachable without its file."""
         lineage = node.details.get("lineage", "")
-        path = login_key_path(os.environ, self.name, node.cluster, lineage)
+        path = login_key_path(self.name, node.cluster, lineage)
         if not path.exists():
             raise NodeUnreachable(
                 f"no login key for {node.id}",
@@ -126,7 +119,7 @@ class SshMachines:
                 code="ssh-permission-denied",
             )
         own = {"identity_file": str(path), "identity_only": True}
-        return self._ssh.transport(replace(node, details={**node.details, **own}))
+        return super().transport(replace(node, details={**node.details, **own}))
 
     def log_in(self, node: Node) -> Node:
         """Add the paths of a machine that has booted."""
@@ -148,11 +141,17 @@ class SshMachines:
             return self.log_in(node)
         return node
 
-    def list_nodes(self, nodes: Iterable[Node]) -> list[Node]:
-        """Return nodes by name, with the paths of those that respond."""
-        return sorted(
-            each(self.try_to_log_in, list(nodes), PARALLELISM), key=lambda node: node.name
-        )
+    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
+        """NodeUnreachable if the machine doesn't exist or respond."""
+        found = self.find(cluster, node.key)
+        if found is None:
+            raise NodeUnreachable(f"{node.id} does not exist")
+        return self.log_in(found)
+
+    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
+        """Paths are empty if a machine doesn't respond."""
+        found = each(self.try_to_log_in, [*self.existing(cluster)], PARALLELISM)
+        return sorted(found, key=lambda node: node.name)
 
     def await_boot(
         self,
@@ -168,7 +167,7 @@ class SshMachines:
         while True:
             node, following = look()
             try:
-                return locate_with_own_key(node, following, self.log_in, self.transport, record)
+                return self._log_in_with_own_key(node, following, record)
             except NodeUnreachable as error:
                 # the machine's key may just have been replaced; that of the jump host is unknown
                 refusals += error.code in ("ssh-key-changed", "ssh-unknown-key")
@@ -176,6 +175,30 @@ class SshMachines:
                     raise
             wait(cluster, pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _log_in_with_own_key(
+        self, node: Node, following: str, record: Callable[[str, str], None]
+    ) -> Node:
+        """Log in to a machine, which has one of the recorded host keys; it then has one that it made."""
+        recorded = node.details.get("host_key")
+        if following and following != recorded:
+            try:
+                located = self.log_in(_with_key(node, following))
+            except NodeUnreachable as error:
+                if error.code != "ssh-key-changed":
+                    raise
+            else:
+                record(HOST_KEY, following)
+                return located
+        located = self.log_in(node)
+        if following and following == recorded:
+            return located
+        with closing(self.transport(located)) as transport:
+            return _with_key(located, replace_host_key(transport, located, record))
+
+
+def _with_key(node: Node, key: str) -> Node:
+    return replace(node, details={**node.details, "host_key": key})
 
 
 def wait(cluster: ClusterSettings, seconds: float) -> None:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -22,9 +21,11 @@ from trainctl.base.system.processes import Process, is_dead, process_record
 from trainctl.errors import NodeError, NodeUnreachable, StalePlan, UserInterrupt
 from trainctl.plugin_api.machines import MachinePlan, ProjectAccess, ProviderRecords
 from trainctl.plugin_api.provider import Node
+from trainctl_ssh.keys import data_directory
 from trainctl_terraform.program import find_program, memory_file, run_program
 from trainctl_terraform.settings import (
     OWN_INPUTS,
+    PROVIDER,
     TerraformNode,
     TerraformSettings,
     output_facts,
@@ -52,29 +53,26 @@ def root_module(settings: TerraformSettings, source: str) -> dict[str, Any]:
 
 
 class TerraformModule:
-    """A module with its settings, whose providers are installed; NodeError if that fails.
+    """The module of a node, with its settings, whose providers are installed; NodeError if that fails.
 
     ``directory`` has what init installs; ``digest`` covers the files of the module and of those that it calls. ``backend``
-    is the block that its nodes have, by default that which the module declares.
+    is the block that the node has, by default that which the module declares.
     """
 
-    def __init__(
-        self,
-        settings: TerraformSettings,
-        project: ProjectAccess,
-        base: Path,
-        backend: str | None = None,
-    ) -> None:
-        self.settings, self.program = settings, find_program(settings.program)
-        place = (project.directory / settings.module).resolve()
-        if backend is None and settings.is_local:
-            backend = declared_backend(place)
-        name = f"{settings.module} {settings.version} {self.program} {place} {backend}"
-        self.directory = base.resolve() / "modules" / hashlib.sha256(name.encode()).hexdigest()[:24]
+    def __init__(self, node: TerraformNode, project: ProjectAccess) -> None:
+        self.settings = settings = TerraformSettings.read(node.settings)
+        project.require_module(settings.module)
+        self.program, place = find_program(settings.program), project.directory / settings.module
+        declares = node.backend is None and settings.is_local
+        self.backend = declared_backend(place) if declares else node.backend or ""
+        name = f"{settings.module} {settings.version} {self.program} {place} {self.backend}"
+        base = data_directory(PROVIDER).resolve()
+        self.directory = base / "modules" / hashlib.sha256(name.encode()).hexdigest()[:24]
         # Relative paths are used in place; the directories of nodes are as deep as this one.
-        relative = os.path.relpath(place, self.directory)
+        relative = os.path.relpath(place.resolve(), self.directory)
         root = root_module(settings, relative if settings.is_local else settings.module)
-        self.files = {"main.tf.json": json.dumps(root).encode()}
+        backend = f"terraform {{\n{self.backend}\n}}\n"
+        self.files = {"main.tf.json": json.dumps(root).encode(), "backend.tf": backend.encode()}
         self.environment = {"TF_DATA_DIR": str(self.directory / ".terraform")}
         for name, each in settings.secrets.items():
             self.environment[f"TF_VAR_{name}"] = project.secret(each["secret"])
@@ -85,10 +83,6 @@ class TerraformModule:
         make_directory(base)
         with (base / "init.lock").open("w") as lock:  # plugin caches need one init at a time
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not settings.is_local:
-                self.run(["get"], self.directory, {})
-            self.backend = declared_backend(self._places()["node"]) if backend is None else backend
-            self.files["backend.tf"] = f"terraform {{\n{self.backend}\n}}\n".encode()
             self.run(init, self.directory, {})
             if (self.directory / _LOCK_FILE).exists():
                 self.files[_LOCK_FILE] = (self.directory / _LOCK_FILE).read_bytes()
@@ -307,10 +301,7 @@ def _changes(document: Mapping[str, Any], inputs: Mapping[str, str]) -> Iterator
         change = item["change"]
         if change["actions"] in (["no-op"], ["read"]):
             continue
-        before, after = (
-            _without_sensitive(change.get(when) or {}, change.get(f"{when}_sensitive"))
-            for when in ("before", "after")
-        )
+        before, after = _values(change, "before"), _values(change, "after")
         known = {
             name: value
             for name, value in sorted(after.items())
@@ -328,12 +319,10 @@ def _changes(document: Mapping[str, Any], inputs: Mapping[str, str]) -> Iterator
         }
 
 
-def _without_sensitive(value: Any, sensitive: Any) -> Any:
-    if sensitive is True:
-        return "(sensitive value)"
-    if isinstance(value, dict):
-        hidden = sensitive or {}
-        return {name: _without_sensitive(each, hidden.get(name)) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_without_sensitive(*each) for each in zip_longest(value, sensitive or ())]
-    return value
+def _values(change: Mapping[str, Any], when: str) -> dict[str, Any]:
+    """Return the attributes of a resource; one that has a sensitive part is hidden."""
+    marks = change.get(f"{when}_sensitive") or {}
+    return {
+        name: "(sensitive value)" if "true" in json.dumps(marks.get(name)) else value
+        for name, value in (change.get(when) or {}).items()
+    }

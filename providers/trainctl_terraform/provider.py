@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 from collections import defaultdict
@@ -13,7 +12,7 @@ from threading import Event
 from trainctl.base.json import JsonObject
 from trainctl.base.lazy_dataclass import asdict, replace
 from trainctl.base.parallel import each
-from trainctl.errors import NodeError, NodeUnreachable, PermissionDenied
+from trainctl.errors import NodeError, PermissionDenied
 from trainctl.model.single_flight import SingleFlight
 from trainctl.plugin_api.machines import (
     ListsMachines,
@@ -77,9 +76,6 @@ class TerraformProvider(SshMachines):
             Node(cluster.name, name, gpus=settings.gpus, details={"node": name}) for name in names
         ]
 
-    def locate(self, cluster: ClusterSettings, node: Node) -> Node:
-        return self.log_in(self._require(node.key).node())
-
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Returns when the machine has booted."""
         with self._changing[key]:
@@ -92,34 +88,31 @@ class TerraformProvider(SshMachines):
                 module.output()  # raises if it isn't a machine
 
         def look() -> tuple[Node, str]:
-            record = self._require(key)
+            record = self._known_or_new(cluster, name, key)
             # The machine keeps a key that its module passes.
             following = record.output.get("host_key") or record.host_keys.get(keys.NEXT_HOST_KEY)
             return record.node(), following or ""
 
-        def save_key(name: str, value: str) -> None:
-            record = self._require(key)
-            self._save(replace(record, host_keys={**record.host_keys, name: value}))
+        def save_key(kind: str, value: str) -> None:
+            record = self._known_or_new(cluster, name, key)
+            self._save(replace(record, host_keys={**record.host_keys, kind: value}))
 
         return self.await_boot(cluster, look, save_key)
 
     def plan_machines(
         self, cluster: ClusterSettings, keys: Mapping[str, str], ending: Sequence[Node]
     ) -> Sequence[MachinePlan]:
-        def create(item: tuple[str, str]) -> MachinePlan:
-            name, key = item
-            module = self._module(self._known_or_new(cluster, name, key))
-            return self._plans.pop((key, module.module), None) or module.plan()
+        def create(name: str) -> MachinePlan:
+            module = self._module(self._known_or_new(cluster, name, keys[name]))
+            return self._plans.pop((keys[name], module.module), None) or module.plan()
 
         def end(node: Node) -> MachinePlan | None:
             record = self._record(node.key)
             module = self._module(record) if record else None
-            if module is None or not module.has_resources():
-                return None
-            return module.plan("-destroy")
+            return module.plan("-destroy") if module and module.has_resources() else None
 
         ended = [plan for plan in each(end, ending, PARALLELISM) if plan is not None]
-        return [*ended, *each(create, [*keys.items()], PARALLELISM)]
+        return [*ended, *each(create, [*keys], PARALLELISM)]
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """Paths are empty if the machine doesn't respond, the address if its creation was interrupted."""
@@ -128,18 +121,15 @@ class TerraformProvider(SshMachines):
             return None
         return self.try_to_log_in(record.node())
 
-    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        records = (item for item in self._all_records() if item.cluster == cluster.name)
-        return self.list_nodes(record.node() for record in records)
+    def existing(self, cluster: ClusterSettings) -> Iterator[Node]:
+        return (each.node() for each in self._all_records() if each.cluster == cluster.name)
 
     def read(self, node: Node) -> ResourceStatus:
         try:
             record = self._record(node.key)
             if record is None or not self._exists(record):
                 return ResourceStatus.MISSING
-        except PermissionDenied:
-            return ResourceStatus.FORBIDDEN
-        except NodeError:
+        except (NodeError, PermissionDenied):
             return ResourceStatus.UNREACHABLE
         return ResourceStatus.PRESENT if node.root else ResourceStatus.UNREACHABLE
 
@@ -168,7 +158,7 @@ class TerraformProvider(SshMachines):
                     module.delete_workspace()
         # A deletion that was killed may have left files on this computer.
         record = record or TerraformNode(node.key, node.cluster)
-        place = keys.data_directory(os.environ, self.name) / "nodes" / record.id
+        place = keys.data_directory(self.name) / "nodes" / record.id
         shutil.rmtree(place, ignore_errors=True)
         with self._deleting:
             others = {each.attempt for each in self._all_records() if each.key != node.key}
@@ -189,12 +179,9 @@ class TerraformProvider(SshMachines):
 
     def _module(self, record: TerraformNode) -> NodeModule:
         """Return the module of a node, initialised once per command."""
-        settings = TerraformSettings.read(record.settings)
-        self._project.require_module(settings.module)
-        base = keys.data_directory(os.environ, self.name)
         module = self._modules.get(
             json.dumps([record.settings, record.backend], sort_keys=True),
-            lambda: TerraformModule(settings, self._project, base, record.backend),
+            lambda: TerraformModule(record, self._project),
         )
         return NodeModule(module, self._project.records(), record)
 
@@ -205,12 +192,6 @@ class TerraformProvider(SshMachines):
     def _known_or_new(self, cluster: ClusterSettings, name: str, key: str) -> TerraformNode:
         new = TerraformNode(key, cluster.name, name, cluster.lineage, cluster.settings)
         return replace(self._record(key) or new.with_inputs(), settings=cluster.settings)
-
-    def _require(self, key: str) -> TerraformNode:
-        record = self._record(key)
-        if record is None:
-            raise NodeUnreachable("the node does not exist")
-        return record
 
     def _save(self, record: TerraformNode) -> None:
         self._project.records().put(record.path("node"), json.dumps(asdict(record)).encode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ class TerraformNode:
     @property
     def login_path(self) -> Path:
         """File of the login key."""
-        return keys.login_key_path(os.environ, PROVIDER, self.cluster, self.attempt)
+        return keys.login_key_path(PROVIDER, self.cluster, self.attempt)
 
     def with_inputs(self) -> TerraformNode:
         """Set the inputs, which stay as they are, with the login key of this computer and a first host key."""

@@ -187,14 +187,14 @@ class RunForecast:
 class UnattendedCost:
     """What the machines of a cluster cost if no one returns after an apply, without its runs.
 
-    ``ends``: what ends them, ``guest``, their own shutdown when idle, or ``provider``; empty if only a user does.
+    ``end``: what ends the last, ``guest``, its own shutdown when idle, or ``provider``; empty if only a user does.
     ``seconds``: until all have ended by what is first; None if only a user ends one. ``hourly`` and ``cost`` (USD) are None
     if a price is unknown, ``cost`` also without ``seconds``.
     """
 
     cluster: Address
     machines: int
-    ends: tuple[str, ...]
+    end: str
     seconds: float | None
     hourly: float | None
     cost: float | None

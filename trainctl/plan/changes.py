@@ -333,18 +333,17 @@ def with_machines(
     plan: Plan, machines: Mapping[Address, tuple[str, Sequence[MachinePlan]]]
 ) -> Plan:
     """Add keys and plans of machines to the changes of clusters, which then cover what the plans do."""
-    changes = []
-    for change in plan.changes:
-        key, plans = machines.get(change.address, ("", ()))
-        if plans and change.action is Action.NOOP:  # changed in place
+    changes = {change.address: change for change in plan.changes}
+    for address, (key, plans) in machines.items():
+        change = changes[address]
+        if change.action is Action.NOOP:  # changed in place
             why, note = ActionReason.CONFIG_CHANGED, "its machines differ from what their module declares"  # fmt: skip
             change = replace(change, action=Action.UPDATE, reason=why, note=note)
-        if plans:
-            digests = [[machine.node.name, machine.digest] for machine in plans]
-            covers = {**change.covers, "machines": digests}
-            change = replace(change, key=key, machines=tuple(plans), covers=covers)
-        changes.append(change)
-    return replace(plan, changes=tuple(changes), digest=plan_digest(changes, plan.lineage, plan.policies))  # fmt: skip
+        digests = [[machine.node.name, machine.digest] for machine in plans]
+        covers = {**change.covers, "machines": digests}
+        changes[address] = replace(change, key=key, machines=tuple(plans), covers=covers)
+    planned = tuple(changes.values())
+    return replace(plan, changes=planned, digest=plan_digest(planned, plan.lineage, plan.policies))
 
 
 def with_images(plan: Plan, found: Mapping[str, str | TrainctlError]) -> Plan:

@@ -316,28 +316,25 @@ def unattended_costs(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[
             continue
         jobs = inputs.desired.jobs_on(change.address)
         keeps = any(job.job_spec.runtime.checkpointing_config.enabled for job in jobs)
-        ends = [_ends(node, boots=change.acts, keeps=keeps) for node in nodes]
-        lasts = [min(end.values(), default=inf) for end in ends]
+        ends = [
+            min(_ends(node, boots=change.acts, keeps=keeps), default=(inf, "")) for node in nodes
+        ]
         default = inputs.desired.resources[change.address].cluster_spec.price_per_hour
         prices = [inputs.prices.get(node.id, nan if default is None else default) for node in nodes]
-        costs = (price * last / 3600 for price, last in zip(prices, lasts, strict=True))
-        names = tuple(name for name in ("guest", "provider") if all(name in end for end in ends))
-        figures = [
-            value if isfinite(value) else None
-            for value in (max(lasts), sum(prices), round(sum(costs), 6))
-        ]
-        yield UnattendedCost(change.address, len(nodes), names, *figures)
+        cost = sum(price * last / 3600 for price, (last, _) in zip(prices, ends, strict=True))
+        seconds, end = max(ends)
+        figures = (seconds, sum(prices), round(cost, 6))
+        known = [figure if isfinite(figure) else None for figure in figures]
+        yield UnattendedCost(change.address, len(nodes), end, *known)
 
 
-def _ends(node: Node, *, boots: bool, keeps: bool) -> dict[str, float]:
-    """Return the seconds until each end of an idle machine; ``keeps``: it may have checkpoints that are not uploaded."""
-    ends = {}
+def _ends(node: Node, *, boots: bool, keeps: bool) -> Iterator[tuple[float, str]]:
+    """Yield the seconds until each end of an idle machine; ``keeps``: it may have checkpoints that are not uploaded."""
     if node.shutdown:
         idle = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
-        ends["guest"] = (2 if keeps else 1) * idle + (node.boot_timeout if boots else 0.0)
+        yield (2 if keeps else 1) * idle + (node.boot_timeout if boots else 0.0), "guest"
     if node.max_lifetime is not None:
-        ends["provider"] = node.max_lifetime
-    return ends
+        yield node.max_lifetime, "provider"
 
 
 def run_forecasts(inputs: PlanInputs, changes: Sequence[Change]) -> dict[Address, RunForecast]:

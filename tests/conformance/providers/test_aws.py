@@ -19,9 +19,8 @@ from trainctl.plugin_api.provider import ClusterSettings, Node, ResourceStatus
 from trainctl.testing.machines import MachinesConformance, PlatformFaults
 from trainctl.testing.provider import ProviderConformance
 from trainctl_aws import AwsProvider
-from trainctl_aws.account import AwsAccount
+from trainctl_aws.account import AwsAccount, Instance
 from trainctl_aws.launch import InstanceLauncher
-from trainctl_aws.request import MachineRequest
 from trainctl_aws.settings import read_settings
 
 
@@ -138,18 +137,20 @@ def test_an_idle_machine_ends_itself(
     assert list(provider.list(cluster)) == []
 
 
-def launcher(cluster: ClusterSettings, data: Path) -> InstanceLauncher:
-    """The launcher of a client that has no files yet."""
-    account, environ = AwsAccount("us-east-1"), {"XDG_DATA_HOME": str(data)}
-    settings = read_settings(cluster)
-    return InstanceLauncher(MachineRequest(account, cluster, settings, environ, "lab-0", "key"))
+def launch(provider: AwsProvider, cluster: ClusterSettings, data: Path) -> Instance:
+    """Launch as a client that has no files yet."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("XDG_DATA_HOME", str(data))
+        account, settings = AwsAccount("us-east-1"), read_settings(cluster)
+        launcher = InstanceLauncher(account, cluster, settings, "lab-0", "key")
+        return launcher.launch(provider.offers(cluster))
 
 
 def test_a_machine_without_a_login_ends_itself_after_the_boot_timeout(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings, tmp_path: Path
 ) -> None:
     """A killed client never logged in. No machine is listed then, and none costs money."""
-    launcher(with_settings(cluster, boot_timeout="1s"), tmp_path).launch(provider.offers(cluster))
+    launch(provider, with_settings(cluster, boot_timeout="1s"), tmp_path)
 
     wait_for(lambda: not provider.machines(cluster), 60)
     assert list(provider.list(cluster)) == []
@@ -175,7 +176,7 @@ def test_two_machines_of_one_key_are_reduced_to_the_older(
     first = provider.create(cluster, "lab-0", "key")
     other = with_settings(cluster, instance_types=["t3.small"])
 
-    kept = launcher(other, tmp_path).launch(provider.offers(other))
+    kept = launch(provider, other, tmp_path)
 
     assert kept["InstanceId"] == first.details["instance"]
     assert [node.details["instance"] for node in provider.list(cluster)] == [kept["InstanceId"]]
@@ -188,7 +189,7 @@ def test_a_creation_repeated_with_other_settings_finds_its_machine(
     first = provider.create(cluster, "lab-0", "key")
     other = with_settings(cluster, volume=40)
 
-    kept = launcher(other, tmp_path).launch(provider.offers(other))
+    kept = launch(provider, other, tmp_path)
 
     assert kept["InstanceId"] == first.details["instance"]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.support.machines.hosts import require_hosts
-from trainctl_aws.request import LOCAL_DISKS
+from trainctl_aws.launch import LOCAL_DISKS
 from trainctl_ssh.keys import KeyPair
 from trainctl_ssh.user_data import user_data
 

@@ -83,13 +83,13 @@ def test_offers(screen: SnapshotAssertion) -> None:
 
 def test_cost_if_no_one_returns(screen: SnapshotAssertion) -> None:
     """In each format; as a whole in a window of 80 columns."""
-    known = UnattendedCost(at("cluster.gpu"), 1, ("guest",), 1200.0, 2.49, 0.83)
+    known = UnattendedCost(at("cluster.gpu"), 1, "guest", 1200.0, 2.49, 0.83)
     rows = (
         known,
         replace(known, machines=12, hourly=None, cost=None),
-        replace(known, machines=2, ends=("provider",), seconds=86400.0, cost=119.52),
-        replace(known, ends=(), seconds=None, cost=None),
-        replace(known, ends=(), seconds=None, hourly=None, cost=None),
+        replace(known, machines=2, end="provider", seconds=86400.0, cost=119.52),
+        replace(known, end="", seconds=None, cost=None),
+        replace(known, end="", seconds=None, hourly=None, cost=None),
     )
     plan = Plan("", 0, "", (), unattended=rows)
     page = [line for line in plan_html(plan) if "USD" in line]

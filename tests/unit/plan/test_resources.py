@@ -330,19 +330,19 @@ def test_what_machines_cost_if_no_one_returns() -> None:
 
     created = make_plan(world.inputs(machines={LAB: (guest,)}))
     state = state_after(created)
-    assert created.unattended == (UnattendedCost(LAB, 1, ("guest",), 2700.0, 2.0, 1.5),)
-    assert row(state, guest) == UnattendedCost(LAB, 1, ("guest",), 1800.0, 2.0, 1.0)
+    assert created.unattended == (UnattendedCost(LAB, 1, "guest", 2700.0, 2.0, 1.5),)
+    assert row(state, guest) == UnattendedCost(LAB, 1, "guest", 1800.0, 2.0, 1.0)
     both = row(state, guest, limited, prices={"lab/c": 0.5})
-    assert both == UnattendedCost(LAB, 2, (), 7200.0, 2.5, 2.0)
+    assert both == UnattendedCost(LAB, 2, "provider", 7200.0, 2.5, 2.0)
     either = replace(guest, max_lifetime=600.0)
-    assert row(state, either).ends == ("guest", "provider")
+    assert row(state, either).end == "provider"
     assert row(state, either).seconds == 600.0
-    assert row(state, guest, forever) == UnattendedCost(LAB, 2, (), None, 4.0, None)
+    assert row(state, guest, forever) == UnattendedCost(LAB, 2, "", None, 4.0, None)
     world.job["runtime"]["checkpointing_config"] = {"enabled": True}
     assert row(state, guest).seconds == 3600.0, "twice while checkpoints are not uploaded"
     world.job["runtime"].pop("checkpointing_config")
     world.cluster.pop("price_per_hour")
-    assert row(state, guest) == UnattendedCost(LAB, 1, ("guest",), 2700.0, None, None)
+    assert row(state, guest) == UnattendedCost(LAB, 1, "guest", 2700.0, None, None)
     assert make_plan(world.inputs(state, options=PlanOptions(destroy=True))).unattended == ()
 
 

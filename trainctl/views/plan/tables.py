@@ -392,7 +392,7 @@ def unattended_items(plan: Plan) -> list[ItemRow]:
         if row.seconds is not None:
             cost = "unknown price" if row.cost is None else f"{row.cost:.2f} USD"
             machines = pluralize(row.machines, "machine ends", "machines end")
-            after = "the last run" if "guest" in row.ends else "creation"
+            after = "the last run" if row.end == "guest" else "creation"
             words = f"{cost} ({machines} at most {format_duration(row.seconds)} after {after})"
         items.append((row.cluster, words, ""))
     return items
