@@ -25,6 +25,7 @@ HOST_KEY, PRICE = "trainctl:host-key", "trainctl:price"
 NEXT_HOST_KEY = "trainctl:next-host-key"
 LIVE = ("pending", "running", "stopping", "stopped")
 """States of instances that exist."""
+ANY = (*LIVE, "shutting-down", "terminated")
 
 Instance = dict[str, Any]
 """An instance as DescribeInstances returns it."""

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainctl.base.filesystem.files import write_json
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws.account import (
+    ANY,
     CLUSTER,
     HOST_KEY,
     KEY,
@@ -24,7 +26,7 @@ from trainctl_aws.account import (
     AwsError,
     Instance,
     find_instances,
-    ignore_refusal,
+    id_filters,
     state_of,
     tag_filters,
     tag_list,
@@ -169,11 +171,9 @@ class InstanceLauncher:
             if error.reason != "IdempotentParameterMismatch":
                 raise
             # an earlier attempt launched it with other settings
-            end = time.monotonic() + LAG_SECONDS
-            while (instance := find_by_token(self._account, token)) is None:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(1.0)
+            instance = find_by_token(self._account, token)
+            if instance is None:
+                raise
             return str(instance["InstanceId"])
         return str(answer["Instances"][0]["InstanceId"])
 
@@ -181,10 +181,8 @@ class InstanceLauncher:
         """Return the description of a new instance, which EC2 shows with a delay."""
         end = time.monotonic() + LAG_SECONDS
         while True:
-            with ignore_refusal("InvalidInstanceID.NotFound"):
-                found = self._account.ec2("describe_instances", InstanceIds=[instance_id])
-                for page in found["Reservations"]:
-                    return dict(page["Instances"][0])
+            if found := find_instances(self._account, id_filters(instance_id), ANY):
+                return found[0]
             if time.monotonic() > end:
                 raise NodeUnreachable(f"{instance_id} is not visible yet", "Apply again.")
             time.sleep(0.5)
@@ -199,28 +197,22 @@ class InstanceLauncher:
         return first
 
     def _no_capacity(self, offers: Sequence[Offer]) -> NodeError:
-        node = f"{self._cluster.name}/{self._name}"
-        if not offers:
-            return NodeError(
-                f"no offers for {node}",
-                "No zone has these instance types below max_price_per_hour. Change instance_types, zones or the limit.",
-                code="machine-capacity",
-            )
+        node, region = f"{self._cluster.name}/{self._name}", self._account.region
         tried = "\n".join(f"  {failure}" for *_, failure in self._failures)
         quotas = [name for name, reason, _ in self._failures if reason in _QUOTA]
-        if not quotas:
-            return NodeError(
-                f"no capacity for {node} in {self._account.region}",
-                f"Tried:\n{tried}\nAdd instance_types or zones, or set capacity_timeout to wait.",
-                code="machine-capacity",
+        code, summary = "machine-capacity", f"no capacity for {node} in {region}"
+        advice = f"Tried:\n{tried}\nAdd instance_types or zones, or set capacity_timeout to wait."
+        if not offers:
+            summary = f"no offers for {node}"
+            advice = "No zone has these instance types below max_price_per_hour. Change instance_types, zones or the limit."
+        elif quotas:
+            quota = quota_of(quotas[0], spot=self._settings.spot)
+            code, summary = (
+                "machine-quota",
+                f"quota reached in {region}: {quota.name} ({quota.code})",
             )
-        quota = quota_of(quotas[0], spot=self._settings.spot)
-        page = quota_page(self._account.region, quota)
-        return NodeError(
-            f"quota reached in {self._account.region}: {quota.name} ({quota.code})",
-            f"Tried:\n{tried}\nRequest an increase: {page}",
-            code="machine-quota",
-        )
+            advice = f"Tried:\n{tried}\nRequest an increase: {quota_page(region, quota)}"
+        return NodeError(summary, advice, code=code)
 
     def _parameters(self, offer: Offer, token: str) -> dict[str, Any]:
         """Return the parameters of RunInstances: the same for every attempt with one token."""
@@ -330,7 +322,7 @@ class LaunchRecord:
     def write(self, offer: Offer, token: str) -> None:
         """Record the request that follows."""
         self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        record = {"offer": offer.to_json(), "token": token, "at": time.time()}
+        record = {"offer": asdict(offer), "token": token, "at": time.time()}
         write_json(self._path, record, durable=False)
 
     def read(self) -> tuple[Offer, str, float] | None:
@@ -338,7 +330,7 @@ class LaunchRecord:
         try:
             value = json.loads(self._path.read_text())
             age = time.time() - value["at"]
-            return Offer.from_json(value["offer"]), str(value["token"]), age
+            return Offer(**value["offer"]), str(value["token"]), age
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
@@ -364,5 +356,5 @@ def find_by_key(account: AwsAccount, key: str, record: LaunchRecord) -> Instance
 def find_by_token(account: AwsAccount, token: str) -> Instance | None:
     """Return the instance that a request launched, in any state."""
     filters = [{"Name": "client-token", "Values": [token]}]
-    found = find_instances(account, filters, (*LIVE, "shutting-down", "terminated"))
+    found = find_instances(account, filters, ANY)
     return found[0] if found else None

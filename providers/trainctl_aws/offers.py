@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotReady
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from typing import Any
 
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeError
@@ -23,7 +22,6 @@ from trainctl_aws.catalog import (
 from trainctl_aws.settings import AwsSettings
 
 _SECONDS = 6.0
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +53,17 @@ NO_FACTS = MarketFacts({}, {}, {})
 def survey_market(account: AwsAccount, settings: AwsSettings) -> MarketFacts:
     """Ask AWS for zones, prices and quotas at the same time; leave out what takes too long."""
     pool = ThreadPoolExecutor(3, thread_name_prefix="aws-offers")
-    try:
-        zones = pool.submit(_zones, account, settings)
-        prices = pool.submit(_spot_prices if settings.spot else _listed_prices, account, settings)
-        left = pool.submit(_machines_left, account, settings)
-        end = datetime.now(UTC) + timedelta(seconds=_SECONDS)
+    queries = (_zones, _spot_prices if settings.spot else _listed_prices, _machines_left)
+    zones, prices, left = asked = [pool.submit(query, account, settings) for query in queries]
+    wait(asked, _SECONDS)
+    pool.shutdown(wait=False, cancel_futures=True)
+    return MarketFacts(_answer(zones), _answer(prices), _answer(left), _note(account, zones))
 
-        def answer(ask: Callable[[float], _Result], default: _Result) -> _Result:
-            try:
-                return ask(max(0.0, (end - datetime.now(UTC)).total_seconds()))
-            except (NodeError, NotReady, LookupError, ValueError):
-                return default
 
-        return MarketFacts(
-            answer(zones.result, {}),
-            answer(prices.result, {}),
-            answer(left.result, {}),
-            _note(account, zones),
-        )
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+def _answer(asked: Future[Any]) -> Any:
+    unanswered = (NodeError, LookupError, ValueError)
+    is_known = asked.done() and not isinstance(asked.exception(), unanswered)
+    return asked.result() if is_known else {}
 
 
 def _note(account: AwsAccount, zones: Future[Any]) -> str:
@@ -231,10 +220,8 @@ def _machines_left(account: AwsAccount, settings: AwsSettings) -> dict[str, int]
         values[quota] = float(found["Quota"]["Value"])
     for instance in find_instances(account, (), ("pending", "running")):
         if (instance.get("InstanceLifecycle") == "spot") == settings.spot:
-            quota, known = (
-                quota_of(instance["InstanceType"], spot=settings.spot),
-                TYPES.get(instance["InstanceType"]),
-            )
+            name = instance["InstanceType"]
+            quota, known = quota_of(name, spot=settings.spot), TYPES.get(name)
             options = instance.get("CpuOptions") or {}
             own = options.get("CoreCount", 1) * options.get("ThreadsPerCore", 2)
             if quota in values:

@@ -8,8 +8,9 @@ from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.base.lazy_dataclass import dataclass
-from trainctl.plugin_api.provider import ClusterSettings, SettingsProblem, text_schema
+from trainctl.plugin_api.provider import ClusterSettings, SettingsProblem
 from trainctl_aws.catalog import ACCELERATORS, TYPES, counts_of, types_with
+from trainctl_ssh.hosts import HOST
 from trainctl_ssh.machines import (
     MachineSettings,
     duration_setting,
@@ -25,15 +26,13 @@ DEFAULT_IMAGE = (
 
 _ID = r"^{}-[0-9a-f]{{8,17}}$(?!\n)"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_+=,.@-]*$(?!\n)"
-_SUBNET = text_schema(_ID.format("subnet"), "Subnet.")
+_SUBNET: JsonObject = {"type": "string", "pattern": _ID.format("subnet")}
+_LOGIN: Any = HOST["properties"]
 
 
-def _list(pattern: str, item: str, description: str) -> Any:
-    return setting((), **_list_schema(text_schema(pattern, item), description))
-
-
-def _list_schema(items: JsonObject, description: str) -> JsonObject:
-    return {"type": "array", "items": items, "minItems": 1, "description": description}
+def _list(pattern: str, description: str) -> Any:
+    items = {"type": "string", "pattern": pattern}
+    return setting((), type="array", items=items, minItems=1, description=description)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +42,10 @@ class AwsSettings(MachineSettings):
     region: str = text_setting(r"^[a-z]{2}(-[a-z]+)+-[0-9]+$(?!\n)", "Region, such as us-east-1.")
     zones: tuple[str, ...] = _list(
         r"^[a-z0-9-]+[a-z]$(?!\n)",
-        "Availability zone.",
         "Availability zones in order of preference; default: all of the region.",
     )
     instance_types: tuple[str, ...] = _list(
         r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$(?!\n)",
-        "Instance type.",
         "Instance types in order of preference.",
     )
     accelerator: str = setting(
@@ -100,17 +97,15 @@ class AwsSettings(MachineSettings):
     )
     subnet: tuple[str, ...] = setting(
         (),
-        anyOf=[_SUBNET, _list_schema(_SUBNET, "Subnets.")],
+        anyOf=[_SUBNET, {"type": "array", "items": _SUBNET, "minItems": 1}],
         description="Subnet, or a list with one for each zone; default: those of the default VPC.",
     )
     security_groups: tuple[str, ...] = _list(
         _ID.format("sg"),
-        "Security group.",
         "Security groups of the machines; default: a group of the cluster that allows ssh from ssh_from.",
     )
     ssh_from: tuple[str, ...] = _list(
         r"^[0-9a-fA-F.:]+/[0-9]{1,3}$(?!\n)",
-        "Address range.",
         "Address ranges that may connect to port 22, such as 203.0.113.7/32.",
     )
     address: str = setting(
@@ -119,11 +114,8 @@ class AwsSettings(MachineSettings):
         default="public",
         description="Address that trainctl connects to; private machines have no public address.",
     )
-    jump: str = text_setting(
-        r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)",
-        "Jump hosts, as for ssh -J: user@host:port, separated by commas.",
-    )
-    port: int = whole_setting("Port of sshd.", maximum=65535, default=22)
+    jump: str = setting("", **_LOGIN["jump"])
+    port: int = setting(22, **_LOGIN["port"], default=22)
     max_nodes: int = whole_setting(
         "Most machines of this cluster that may exist at the same time; default: any number."
     )

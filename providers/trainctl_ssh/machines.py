@@ -166,8 +166,17 @@ class SshMachines(SshProvider):
         start, pause, refusals = time.monotonic(), 1.0, 0
         while True:
             node, following = look()
+            recorded = node.details.get("host_key", "")
+            # After a kill, the machine may have either of the recorded keys.
+            key = following if following and refusals % 2 == 0 else recorded
             try:
-                return self._log_in_with_own_key(node, following, record)
+                located = self.log_in(_with_key(node, key))
+                if not following or key != following:
+                    with closing(self.transport(located)) as transport:
+                        key = replace_host_key(transport, located, record)
+                elif key != recorded:
+                    record(HOST_KEY, key)
+                return _with_key(located, key)
             except NodeUnreachable as error:
                 # the machine's key may just have been replaced; that of the jump host is unknown
                 refusals += error.code in ("ssh-key-changed", "ssh-unknown-key")
@@ -175,26 +184,6 @@ class SshMachines(SshProvider):
                     raise
             wait(cluster, pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-    def _log_in_with_own_key(
-        self, node: Node, following: str, record: Callable[[str, str], None]
-    ) -> Node:
-        """Log in to a machine, which has one of the recorded host keys; it then has one that it made."""
-        recorded = node.details.get("host_key")
-        if following and following != recorded:
-            try:
-                located = self.log_in(_with_key(node, following))
-            except NodeUnreachable as error:
-                if error.code != "ssh-key-changed":
-                    raise
-            else:
-                record(HOST_KEY, following)
-                return located
-        located = self.log_in(node)
-        if following and following == recorded:
-            return located
-        with closing(self.transport(located)) as transport:
-            return _with_key(located, replace_host_key(transport, located, record))
 
 
 def _with_key(node: Node, key: str) -> Node:

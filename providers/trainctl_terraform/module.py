@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -86,13 +87,22 @@ class TerraformModule:
             self.run(init, self.directory, {})
             if (self.directory / _LOCK_FILE).exists():
                 self.files[_LOCK_FILE] = (self.directory / _LOCK_FILE).read_bytes()
-        self.digest = _digest_files(self._places(), self.files)
+        self.digest = self._digest_files()
 
-    def _places(self) -> dict[str, Path]:
-        """Return the directories of the modules that are installed."""
+    def _digest_files(self) -> str:
+        """Return the digest of the modules that are installed, and of the lock file."""
+        found = hashlib.sha256(self.files.get(_LOCK_FILE, b""))
         installed = json.loads((self.directory / ".terraform/modules/modules.json").read_text())
-        places = {each["Key"]: self.directory / each["Dir"] for each in installed["Modules"]}
-        return {key: place for key, place in places.items() if key}  # without the root module
+        _, *modules = sorted(installed["Modules"], key=itemgetter("Key"))  # but for the root module
+        for module in modules:
+            place = self.directory / module["Dir"]
+            for path in sorted(place.rglob("*")):
+                parts = path.relative_to(place).parts
+                made = {".terraform", ".git"} & {*parts} or ".tfstate" in path.name
+                if path.is_file() and not made:
+                    name = f"{module['Key']}/{'/'.join(parts)}\0{path.stat().st_size}\0"
+                    found.update(name.encode() + path.read_bytes())
+        return found.hexdigest()
 
     def run(
         self, words: Sequence[str], directory: Path, own: Mapping[str, str], *rest: Any, **more: Any
@@ -111,19 +121,6 @@ def declared_backend(module: Path) -> str:
     return next((found[0] for found in map(_BACKEND.search, texts) if found), "")
 
 
-def _digest_files(places: Mapping[str, Path], own: Mapping[str, bytes]) -> str:
-    """Return the digest of the modules that are installed, and of the lock file."""
-    found = hashlib.sha256(own.get(_LOCK_FILE, b""))
-    for key, place in sorted(places.items()):
-        for path in sorted(place.rglob("*")):
-            parts = path.relative_to(place).parts
-            made = {".terraform", ".git"} & {*parts} or ".tfstate" in path.name
-            if path.is_file() and not made:
-                found.update(f"{key}/{'/'.join(parts)}\0{path.stat().st_size}\0".encode())
-                found.update(path.read_bytes())
-    return found.hexdigest()
-
-
 class NodeModule:
     """A module for one node, with the records of the project."""
 
@@ -133,9 +130,8 @@ class NodeModule:
         self.module, self.records, self.node = module, records, node
         self.directory = module.directory.parents[1] / "nodes" / node.id
         # What the program writes, or what it can't save in the backend of the module.
-        self.written = self.directory / (
-            "errored.tfstate" if module.backend else "terraform.tfstate"
-        )
+        name = "errored" if module.backend else "terraform"
+        self.written = self.directory / f"{name}.tfstate"
 
     def state(self) -> bytes:
         """Return the saved state; empty without one."""
@@ -157,11 +153,6 @@ class NodeModule:
         """Return what the module has returned as ``node``; NodeError if that isn't a machine."""
         outputs = json.loads(self.state() or b"{}").get("outputs") or {}
         return read_output((outputs.get("node") or {}).get("value"), self.node.name)
-
-    def delete_workspace(self) -> None:
-        """Delete the workspace in the backend of the module, once all resources are deleted."""
-        with suppress(NodeError):  # it doesn't exist
-            self.module.run(["workspace", "delete", self.node.id], self.directory, {})
 
     def plan(self, *options: str) -> MachinePlan:
         """Plan; takes no lock."""
@@ -191,17 +182,15 @@ class NodeModule:
         facts = output_facts(self.module.settings, output)
         name, key = self.node.name, self.node.key
         node = Node(self.node.cluster, name, key=key, details={"gone": gone}, **facts)
-        covers = digest([planner, self.module.digest, changes])
-        return MachinePlan(node, planner, changes, covers, json.dumps(kept))
+        covered = digest([planner, self.module.digest, changes])
+        return MachinePlan(node, planner, changes, covered, json.dumps(kept))
 
     def _made_for(self, state: bytes) -> list[str]:
         """Return what an applied plan needs as it was: the module and the login key, and the state."""
         module = f"{self.module.digest} {self.node.inputs['public_key']}"
         return [module, hashlib.sha256(state).hexdigest()]
 
-    def apply(
-        self, cancelled: Event, reviewed: MachinePlan | None = None, *, destroy: bool = False
-    ) -> None:
+    def apply(self, cancelled: Event, reviewed: MachinePlan | None, *options: str) -> None:
         """Apply a reviewed plan, else what the module says; NodeError with what failed."""
         plan = self.program_plan(reviewed) if reviewed else b""
         with memory_file(plan) as file, ExitStack() as ended:
@@ -212,7 +201,7 @@ class NodeModule:
                 if not self.module.backend:
                     write_atomic(self.written, self.state())
 
-            words = ["apply", "-lock=false", "-backup=-", *(["-destroy"] if destroy else [])]
+            words = ["apply", "-lock=false", "-backup=-", *options]
             words.append(f"/dev/fd/{file.fileno()}" if plan else "-auto-approve")
             self.run(words, cancelled, files=(file,), started=started, poll=self.save)
 
@@ -225,8 +214,8 @@ class NodeModule:
         return self.module.run(words, self.directory, own, cancelled, **more)
 
     def lock(self, pid: int) -> None:
-        """Record that this process and a program change the node; NodeError if others do."""
-        holder = {"host": os.uname().nodename, "processes": [process_record(), process_record(pid)]}
+        """Record that a program changes the node; NodeError if another one does."""
+        holder = {"host": os.uname().nodename, "process": process_record(pid)}
         if not self.records.put_if_absent(self.node.path("lock"), json.dumps(holder).encode()):
             raise NodeError("another command changes this node", "Wait until it has ended.")
 
@@ -257,10 +246,10 @@ class NodeModule:
         lock = self.node.path("lock")
         while (held := self.records.get(lock)) is not None:
             holder = json.loads(held)
-            ended = {is_dead(Process(**each)) for each in holder["processes"]}
-            if ended == {True}:
+            ended = is_dead(Process(**holder["process"]))
+            if ended:
                 break
-            if False not in ended:
+            if ended is None:
                 raise NodeUnreachable(
                     f"{self.module.program.name} changes this node on {holder['host']}",
                     f"Wait until it has ended, and apply there. If that machine is lost: look for what has the key {self.node.id}, then delete {lock} next to the state.",

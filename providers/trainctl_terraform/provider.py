@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from threading import Event
 
 from trainctl.base.json import JsonObject
@@ -153,9 +154,10 @@ class TerraformProvider(SshMachines):
                 module = self._module(record)
                 module.recover(Event())
                 if module.has_resources():
-                    module.apply(Event(), destroy=True)
+                    module.apply(Event(), None, "-destroy")
                 if module.module.backend:
-                    module.delete_workspace()
+                    with suppress(NodeError):  # it doesn't exist
+                        module.module.run(["workspace", "delete", record.id], module.directory, {})
         # A deletion that was killed may have left files on this computer.
         record = record or TerraformNode(node.key, node.cluster)
         place = keys.data_directory(self.name) / "nodes" / record.id

@@ -30,14 +30,11 @@ def plan_with_machines(
     """Make a plan, then again with what the providers of its clusters say about their machines."""
     plan, found, problems = make(inputs), {}, list[Diagnostic]()
     for change in plan.changes:
-        if change.address.kind is not Kind.CLUSTER or not (
-            change.acts or change.address in inputs.observed
-        ):
+        address, is_cluster = str(change.address), change.address.kind is Kind.CLUSTER
+        provider: Any = workspace.provider(change.provider) if is_cluster else None
+        is_read = change.acts or change.address in inputs.observed
+        if not (is_read and hasattr(provider, "plan_machines")):
             continue
-        provider: Any = workspace.provider(change.provider)
-        if not hasattr(provider, "plan_machines"):
-            continue
-        address = str(change.address)
         try:
             key = change.resumes or _key(workspace, plan, change)
             plans, outdated = _plan(inputs, None if offline else provider, change, key)

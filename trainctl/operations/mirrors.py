@@ -74,7 +74,7 @@ def locate_host(
     known = recorded(address)
     cluster = desired.resources.get(address) if desired else None
     if cluster is None:
-        nodes = nodes_of(known) if known else ()
+        nodes = nodes_of(known)
         if known is None or not nodes:
             raise UsageError(
                 f"mirror {url!r}: cluster {name} not found",

@@ -123,7 +123,7 @@ def forget(workspace: Workspace, name: str) -> Node:
 def recorded_node(state: State, name: str) -> tuple[RecordedResource, Node]:
     """Find a recorded node by ``CLUSTER/NODE``."""
     cluster = state.resources.get(Address(Kind.CLUSTER, name.partition("/")[0]))
-    known = (*nodes_of(cluster), *unprovisioned_nodes(cluster)) if cluster else ()
+    known = (*nodes_of(cluster), *unprovisioned_nodes(cluster))
     node = next((item for item in known if item.id == name), None)
     if cluster is None or node is None:
         names = [item.id for recorded in _clusters(state) for item in nodes_of(recorded)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from trainctl.base.lazy_dataclass import asdict, dataclass, field, fields
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.objects import ObjectStat
 from trainctl.plugin_api.provider import ClusterSettings, Node
 
@@ -103,15 +103,6 @@ class Offer:
     quota_left: int | None = None
     """Number of machines that the account's quota still allows; None if unknown."""
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON for plans."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Offer:
-        """Convert the JSON form back."""
-        return cls(**{each.name: value[each.name] for each in fields(cls) if each.name in value})
 
 
 @runtime_checkable

@@ -31,9 +31,9 @@ class Module:
         self.directory = place / "modules" / "m"
 
 
-def hold(node: NodeModule, *processes: Process) -> None:
-    """Lock a node as these processes do."""
-    held = {"host": "laptop", "processes": [each._asdict() for each in processes]}
+def hold(node: NodeModule, process: Process) -> None:
+    """Lock a node for a program."""
+    held = {"host": "laptop", "process": process._asdict()}
     node.records.put(LOCK, json.dumps(held).encode())
 
 
@@ -54,7 +54,7 @@ def test_a_state_that_a_killed_command_did_not_save_is_saved_unless_another_comp
     for saved, written, kept in ((b'{"serial": 4}', 5, 5), (b'{"serial": 9}', 5, 9)):
         again = NodeModule(node.module, node.records, NODE)
         node.records.put(STATE, saved)
-        hold(node, ENDED, ENDED)
+        hold(node, ENDED)
         node.written.write_text(json.dumps({"serial": written}))
         again.recover(Event())
         assert json.loads(node.state()) == {"serial": kept}
@@ -63,25 +63,23 @@ def test_a_state_that_a_killed_command_did_not_save_is_saved_unless_another_comp
 
 def test_a_program_on_another_computer_is_an_error_with_its_host(node: NodeModule) -> None:
     """A colleague can't know whether it still runs."""
-    for other in (ENDED, RUNNING):
-        hold(node, ENDED, other._replace(machine="other", boot="other"))
-        with pytest.raises(NodeError, match="another command changes this node"):
-            node.lock(1)
-        with pytest.raises(NodeUnreachable, match="tofu changes this node on laptop") as caught:
-            node.recover(Event())
-        assert caught.value.code == "terraform-interrupted"
+    hold(node, RUNNING._replace(machine="other", boot="other"))
+    with pytest.raises(NodeError, match="another command changes this node"):
+        node.lock(1)
+    with pytest.raises(NodeUnreachable, match="tofu changes this node on laptop") as caught:
+        node.recover(Event())
+    assert caught.value.code == "terraform-interrupted"
 
 
-def test_a_lock_is_held_while_one_of_its_processes_runs(node: NodeModule) -> None:
-    """The command that saves the state, or the program, may be killed alone."""
+def test_a_lock_is_held_while_its_program_runs(node: NodeModule) -> None:
+    """The command that saves its state may have been killed."""
     stopped = Event()
     stopped.set()
-    for processes in ([ENDED, RUNNING], [RUNNING, ENDED]):
-        hold(node, *processes)
-        with pytest.raises(TrainctlError, match="waiting for another command"):
-            node.recover(stopped)
-        assert node.records.get(LOCK)
-    hold(node, ENDED, ENDED)
+    hold(node, RUNNING)
+    with pytest.raises(TrainctlError, match="waiting for another command"):
+        node.recover(stopped)
+    assert node.records.get(LOCK)
+    hold(node, ENDED)
     node.recover(stopped)
     assert node.records.get(LOCK) is None
 
@@ -90,7 +88,7 @@ def test_what_a_killed_command_has_changed_is_recorded(node: NodeModule) -> None
     """Such as another address of a machine that its module has changed in place."""
     output = {"address": "10.0.0.2", "user": "u"}
     node.records.put(STATE, json.dumps({"outputs": {"node": {"value": output}}}).encode())
-    hold(node, ENDED, ENDED)
+    hold(node, ENDED)
     node.recover(Event())
     assert json.loads(node.records.get(NODE.path("node")) or b"{}")["output"] == output
 

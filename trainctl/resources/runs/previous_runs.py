@@ -316,7 +316,7 @@ def find_blocking_runs(
 
 def _possible_nodes(cluster: RecordedResource | None, job: JobSpec) -> list[str]:
     """Return the ids of nodes where a run may wait; none for a job on several."""
-    nodes = nodes_of(cluster) if cluster else ()
+    nodes = nodes_of(cluster)
     return [node.id for node in nodes] if 1 in (job.compute.node_count, len(nodes)) else []
 
 

@@ -48,7 +48,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "deliveries": [_delivery(line) for line in plan.deliveries],
         "images": [to_json(line) for line in plan.images],
         "offers": [
-            {"cluster": str(address), **offer.to_json()}
+            {"cluster": str(address), **to_json(offer)}
             for address, offers in plan.offers.items()
             for offer in offers
         ],
