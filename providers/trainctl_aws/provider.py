@@ -42,7 +42,7 @@ from trainctl_aws.cluster_resources import delete_instance, delete_unused
 from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key
 from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
 from trainctl_aws.settings import AwsSettings, find_problems, read_settings
-from trainctl_ssh.machines import SshMachines
+from trainctl_ssh.machines import SshMachines, planned_nodes
 
 _SURVEY_SECONDS = 3.0
 _OFFERS_TTL_SECONDS = 60.0
@@ -62,15 +62,14 @@ class AwsProvider(SshMachines):
 
     def __init__(self) -> None:
         super().__init__()
-        self._changing = threading.Lock()
+        self._counting = threading.Lock()
         self._accounts: dict[str, AwsAccount] = {}
         self._launches: Counter[tuple[str, str]] = Counter()
         self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
 
     def close(self) -> None:
         super().close()
-        with self._changing:
-            accounts, self._accounts = self._accounts, {}
+        accounts, self._accounts = self._accounts, {}
         for account in accounts.values():
             account.close()
 
@@ -85,19 +84,11 @@ class AwsProvider(SshMachines):
         settings = read_settings(cluster)
         types = [TYPES.get(name) for name in settings.instance_types]
         counts = [known.gpus if known else -1 for known in types]
-        return [
-            Node(
-                cluster.name,
-                f"{cluster.name}-{number}",
-                gpus=None if -1 in counts else min(counts, default=None),
-                # Equal details would mean the same machine.
-                details={"region": settings.region, "node": f"{cluster.name}-{number}"},
-                **settings.node_facts(
-                    settings.user, types[0].price if types and types[0] else None
-                ),
-            )
-            for number in range(settings.nodes)
-        ]
+        gpus = None if -1 in counts else min(counts, default=None)
+        price = types[0].price if types and types[0] else None
+        return planned_nodes(
+            cluster, settings, gpus=gpus, **settings.node_facts(settings.user, price)
+        )
 
     def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
         settings = read_settings(cluster)
@@ -162,10 +153,8 @@ class AwsProvider(SshMachines):
         region = read_settings(cluster).region
         by_tag = [{"Name": "tag-key", "Values": [KEY]}]
         found = find_instances(self._account(region), by_tag)
-        machines = []
-        for instance in found:
-            tags = tags_of(instance)
-            machine = Machine(
+        return [
+            Machine(
                 id=instance["InstanceId"],
                 cluster=tags.get(CLUSTER, ""),
                 node=tags.get(NODE, ""),
@@ -178,31 +167,24 @@ class AwsProvider(SshMachines):
                 price_per_hour=_number(tags.get(PRICE, "")),
                 details={"region": region},
             )
-            machines.append(machine)
-        return machines
-
-    def end(self, machine: Machine) -> None:
-        account = self._account(machine.details["region"])
-        delete_instance(account, machine.id, machine.cluster, machine.lineage)
+            for instance, tags in ((instance, tags_of(instance)) for instance in found)
+        ]
 
     def _account(self, region: str) -> AwsAccount:
-        with self._changing:
-            if region not in self._accounts:
-                self._accounts[region] = AwsAccount(region)
-            return self._accounts[region]
+        return self._accounts.setdefault(region, AwsAccount(region))
 
     @contextmanager
     def _deleting_unused(self, account: AwsAccount, cluster: ClusterSettings) -> Iterator[None]:
         """Delete the groups of a cluster after a launch that failed, unless other launches need them."""
         owner = (cluster.name, cluster.lineage)
-        with self._changing:
+        with self._counting:
             self._launches[owner] += 1
         failed = True
         try:
             yield
             failed = False
         finally:
-            with self._changing:
+            with self._counting:
                 self._launches[owner] -= 1
                 failed = failed and not self._launches[owner]
             if failed:
@@ -214,11 +196,6 @@ class AwsProvider(SshMachines):
 
         def look() -> tuple[Node, str]:
             found = find_instances(account, id_filters(instance_id))
-            if found and state_of(found[0]).startswith("stop"):
-                raise NodeUnreachable(
-                    f"{instance_id} is {state_of(found[0])}",
-                    "Start it in the console, or destroy it.",
-                )
             if not found:
                 ended = ("shutting-down", "terminated")
                 last = find_instances(account, id_filters(instance_id), ended)

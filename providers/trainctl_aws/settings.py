@@ -27,7 +27,6 @@ DEFAULT_IMAGE = (
 _ID = r"^{}-[0-9a-f]{{8,17}}$(?!\n)"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_+=,.@-]*$(?!\n)"
 _SUBNET: JsonObject = {"type": "string", "pattern": _ID.format("subnet")}
-_LOGIN: Any = HOST["properties"]
 
 
 def _list(pattern: str, description: str) -> Any:
@@ -114,8 +113,8 @@ class AwsSettings(MachineSettings):
         default="public",
         description="Address that trainctl connects to; private machines have no public address.",
     )
-    jump: str = setting("", **_LOGIN["jump"])
-    port: int = setting(22, **_LOGIN["port"], default=22)
+    jump: str = setting("", **HOST["properties"]["jump"])
+    port: int = setting(22, **HOST["properties"]["port"], default=22)
     max_nodes: int = whole_setting(
         "Most machines of this cluster that may exist at the same time; default: any number."
     )

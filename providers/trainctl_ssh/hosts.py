@@ -87,7 +87,7 @@ _SHARED: JsonObject = {
         "Ports that other hosts can connect to through a firewall, as FIRST-LAST; default: any.",
     ),
 }
-HOST: JsonObject = {
+HOST: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "anyOf": [{"required": ["name"]}, {"required": ["address"]}],

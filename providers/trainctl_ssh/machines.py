@@ -12,6 +12,7 @@ from trainctl.base.lazy_dataclass import dataclass, field, fields, replace
 from trainctl.base.parallel import each
 from trainctl.base.units import parse_duration
 from trainctl.errors import NodeUnreachable, UserInterrupt
+from trainctl.plugin_api.machines import Machine
 from trainctl.plugin_api.provider import (
     ClusterSettings,
     Node,
@@ -98,6 +99,14 @@ class MachineSettings:
         }
 
 
+def planned_nodes(
+    cluster: ClusterSettings, settings: MachineSettings, **members: Any
+) -> list[Node]:
+    """Return the desired nodes; equal details would mean the same machine."""
+    names = [f"{cluster.name}-{number}" for number in range(settings.nodes)]
+    return [Node(cluster.name, name, details={"node": name}, **members) for name in names]
+
+
 class SshMachines(SshProvider):
     """Base of providers whose machines ``ssh`` reaches. Nodes have ``lineage`` in ``details``, and what a login needs."""
 
@@ -152,6 +161,11 @@ class SshMachines(SshProvider):
         """Paths are empty if a machine doesn't respond."""
         found = each(self.try_to_log_in, [*self.existing(cluster)], PARALLELISM)
         return sorted(found, key=lambda node: node.name)
+
+    def end(self, machine: Machine) -> None:
+        """Delete a machine that ``machines`` has listed."""
+        details = {**machine.details, "instance": machine.id, "lineage": machine.lineage}
+        self.delete(Node(machine.cluster, machine.node, key=machine.key, details=details))
 
     def await_boot(
         self,

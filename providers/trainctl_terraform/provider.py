@@ -31,7 +31,7 @@ from trainctl.plugin_api.provider import (
     SettingsProblem,
 )
 from trainctl_ssh import keys
-from trainctl_ssh.machines import PARALLELISM, SshMachines
+from trainctl_ssh.machines import PARALLELISM, SshMachines, planned_nodes
 from trainctl_terraform.module import NodeModule, TerraformModule
 from trainctl_terraform.settings import (
     PROVIDER,
@@ -71,11 +71,7 @@ class TerraformProvider(SshMachines):
 
     def plan(self, cluster: ClusterSettings) -> Sequence[Node]:
         settings = TerraformSettings.read(cluster.settings)
-        names = (f"{cluster.name}-{number}" for number in range(settings.nodes))
-        # Equal details would mean the same machine.
-        return [
-            Node(cluster.name, name, gpus=settings.gpus, details={"node": name}) for name in names
-        ]
+        return planned_nodes(cluster, settings, gpus=settings.gpus)
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Returns when the machine has booted."""
@@ -143,9 +139,6 @@ class TerraformProvider(SshMachines):
             price = record.output.get("price_per_hour")
             machines.append(Machine(*identity, state, price_per_hour=price))
         return machines
-
-    def end(self, machine: Machine) -> None:
-        self.delete(Node(machine.cluster, machine.node, key=machine.key))
 
     def delete(self, node: Node) -> None:
         record = self._record(node.key)

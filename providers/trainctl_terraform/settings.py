@@ -143,15 +143,13 @@ def read_output(value: Any, node: str) -> dict[str, Any]:
 
     if isinstance(value, dict):  # optional members may be null
         value = {name: member for name, member in value.items() if member is not None}
-    host: Any = HOST["properties"]
-    names = ("address", "user", "port", "jump", "host_key", "price_per_hour")
-    members = {name: host[name] for name in names}
-    members["ends"] = {"type": "array", "items": {"enum": ["guest", "provider"]}}
+    ends = {"type": "array", "items": {"enum": ["guest", "provider"]}}
+    members = {**HOST["properties"], "ends": ends}
     schema = {"type": "object", "required": ["address", "user"], "properties": members}
     for error in Draft202012Validator(schema).iter_errors(value):
         raise NodeError(
             f"the module's output node of {node} is invalid: {error.json_path}: {error.validator}",
-            f"It must be an object with address and user, and may have {', '.join(names[2:])} and ends.",
+            "It must be an object with address and user, and may have port, jump, host_key, price_per_hour and ends.",
             code="terraform-output",
         )
     if "host_key" in value:
