@@ -5,7 +5,6 @@ boto3 is loaded by the first call.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import threading
 import time
@@ -231,11 +230,6 @@ def find_instances(
     pages = account.ec2_items("describe_instances", "Reservations", Filters=filters)
     found = [instance for page in pages for instance in page["Instances"]]
     return sorted(found, key=lambda instance: (instance["LaunchTime"], instance["InstanceId"]))
-
-
-def resource_name(cluster: str, lineage: str) -> str:
-    """Return the name of the security group and of the placement group of a cluster."""
-    return f"trainctl-{cluster}-{hashlib.sha256(lineage.encode()).hexdigest()[:10]}"
 
 
 def id_filters(instance_id: str) -> list[dict[str, Any]]:

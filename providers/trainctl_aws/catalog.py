@@ -97,9 +97,3 @@ def quota_of(instance_type: str, *, spot: bool) -> ServiceQuota:
         return _ON_DEMAND.get(instance_type[0], _STANDARD)
     family = "p5" if instance_type.startswith("p5") else instance_type[0]
     return _SPOT.get(family, _SPOT_STANDARD)
-
-
-def quota_page(region: str, quota: ServiceQuota) -> str:
-    """Return the address of the console page on which an increase is requested."""
-    host = f"https://{region}.console.aws.amazon.com"
-    return f"{host}/servicequotas/home/services/ec2/quotas/{quota.code}"

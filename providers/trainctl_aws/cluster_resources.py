@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from ipaddress import ip_network
@@ -17,7 +18,6 @@ from trainctl_aws.account import (
     find_instances,
     id_filters,
     ignore_refusal,
-    resource_name,
     state_of,
     tag_filters,
     tag_list,
@@ -35,7 +35,7 @@ class ClusterNetwork:
 
     def __init__(self, account: AwsAccount, cluster: str, lineage: str) -> None:
         self._account = account
-        self._name = resource_name(cluster, lineage)
+        self._name = f"trainctl-{cluster}-{hashlib.sha256(lineage.encode()).hexdigest()[:10]}"
         self._tags = {CLUSTER: cluster, LINEAGE: lineage}
         self._filters = tag_filters(cluster=cluster, lineage=lineage)
 
@@ -44,25 +44,18 @@ class ClusterNetwork:
 
         It allows ssh from the manifest's ranges only, and everything among the machines, as EFA needs.
         """
-        group = self._security_group(vpc)
-        if group is None:
-            with ignore_refusal("InvalidGroup.Duplicate"):  # created at the same time
-                self._account.ec2(
-                    "create_security_group",
-                    GroupName=self._name,
-                    Description="ssh to the machines of trainctl, and anything among them",
-                    VpcId=vpc,
-                    TagSpecifications=[
-                        {"ResourceType": "security-group", "Tags": tag_list(self._tags)}
-                    ],
-                )
-            group = self._security_group(vpc)
-        if group is None:
+        description = "ssh to the machines of trainctl, and anything among them"
+        self._create("security-group", "InvalidGroup", Description=description, VpcId=vpc)
+        filters = [*self._filters, {"Name": "vpc-id", "Values": [vpc]}]
+        groups = self._account.ec2_items(
+            "describe_security_groups", "SecurityGroups", Filters=filters
+        )
+        if not groups:
             raise AwsError(f"security group {self._name} is not visible yet", "Apply again.", "")
-        name, port = group["GroupId"], settings.port
+        name, port = groups[0]["GroupId"], settings.port
         existing = {
             str(block.get("CidrIp") or block.get("CidrIpv6"))
-            for rule in group.get("IpPermissions", ())
+            for rule in groups[0].get("IpPermissions", ())
             if rule.get("FromPort") == port
             for block in (*rule.get("IpRanges", ()), *rule.get("Ipv6Ranges", ()))
         }
@@ -83,15 +76,7 @@ class ClusterNetwork:
 
     def ensure_placement_group(self) -> str:
         """Return the name of the cluster's own placement group."""
-        with ignore_refusal("InvalidPlacementGroup.Duplicate"):
-            self._account.ec2(
-                "create_placement_group",
-                GroupName=self._name,
-                Strategy="cluster",
-                TagSpecifications=[
-                    {"ResourceType": "placement-group", "Tags": tag_list(self._tags)}
-                ],
-            )
+        self._create("placement-group", "InvalidPlacementGroup", Strategy="cluster")
         return self._name
 
     def delete(self) -> list[str]:
@@ -111,15 +96,12 @@ class ClusterNetwork:
             )
         return [text for text in left if text]
 
-    def _security_group(self, vpc: str) -> dict[str, Any] | None:
-        filters = [
-            {"Name": "group-name", "Values": [self._name]},
-            {"Name": "vpc-id", "Values": [vpc]},
-        ]
-        found = self._account.ec2_items(
-            "describe_security_groups", "SecurityGroups", Filters=filters
-        )
-        return found[0] if found else None
+    def _create(self, kind: str, error: str, **parameters: str) -> None:
+        """Create a group, unless it exists."""
+        tags = [{"ResourceType": kind, "Tags": tag_list(self._tags)}]
+        names = {"GroupName": self._name, "TagSpecifications": tags, **parameters}
+        with ignore_refusal(f"{error}.Duplicate"):
+            self._account.ec2(f"create_{kind.replace('-', '_')}", **names)
 
     def _authorize(self, direction: str, group: str, rules: Sequence[dict[str, Any]]) -> None:
         with ignore_refusal("InvalidPermission.Duplicate"):

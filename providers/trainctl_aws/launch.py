@@ -31,7 +31,7 @@ from trainctl_aws.account import (
     tag_filters,
     tag_list,
 )
-from trainctl_aws.catalog import TYPES, quota_of, quota_page
+from trainctl_aws.catalog import TYPES, quota_of
 from trainctl_aws.cluster_resources import ClusterNetwork
 from trainctl_aws.offers import subnet_zones
 from trainctl_aws.settings import AwsSettings
@@ -211,7 +211,8 @@ class InstanceLauncher:
                 "machine-quota",
                 f"quota reached in {region}: {quota.name} ({quota.code})",
             )
-            advice = f"Tried:\n{tried}\nRequest an increase: {quota_page(region, quota)}"
+            page = f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
+            advice = f"Tried:\n{tried}\nRequest an increase: {page}/{quota.code}"
         return NodeError(summary, advice, code=code)
 
     def _parameters(self, offer: Offer, token: str) -> dict[str, Any]:
@@ -299,7 +300,7 @@ class InstanceLauncher:
         known = TYPES.get(offer.type)
         cards = max(1, known.network_cards if known else 1) if settings.efa else 1
         if cards == 1:
-            interface["AssociatePublicIpAddress"] = settings.public
+            interface["AssociatePublicIpAddress"] = settings.address == "public"
         if not settings.efa:
             return [interface]
         more = {"InterfaceType": "efa", "DeleteOnTermination": True}

@@ -21,10 +21,12 @@ from trainctl.plugin_api.provider import (
     SettingsProblem,
 )
 from trainctl_aws.account import (
+    ANY,
     CLUSTER,
     HOST_KEY,
     KEY,
     LINEAGE,
+    LIVE,
     NEXT_HOST_KEY,
     NODE,
     PRICE,
@@ -111,7 +113,23 @@ class AwsProvider(SshMachines):
             launcher = InstanceLauncher(account, cluster, settings, name, key)
             with self._deleting_unused(account, cluster):
                 found = [launcher.launch(self.offers(cluster))]
-        return self._booted(account, cluster, found[0]["InstanceId"])
+        instance_id = found[0]["InstanceId"]
+
+        def look() -> tuple[Node, str]:
+            found = find_instances(account, id_filters(instance_id), ANY)
+            if not found or state_of(found[0]) not in LIVE:
+                reason: Mapping[str, str] = (found[0].get("StateReason") or {}) if found else {}
+                raise NodeError(
+                    f"{instance_id} has ended while booting",
+                    f"{reason.get('Code', '')}: {reason.get('Message', '')}" if reason else "",
+                )
+            return node_of(settings, found[0]), tags_of(found[0]).get(NEXT_HOST_KEY, "")
+
+        def tag(name: str, value: str) -> None:
+            tags = tag_list({f"trainctl:{name}": value})
+            account.ec2("create_tags", Resources=[instance_id], Tags=tags)
+
+        return self.await_boot(cluster, look, tag)
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """Paths are empty if the machine doesn't respond."""
@@ -121,6 +139,7 @@ class AwsProvider(SshMachines):
         return None if instance is None else self.try_to_log_in(node_of(settings, instance))
 
     def existing(self, cluster: ClusterSettings) -> Iterator[Node]:
+        """Return the nodes of all instances of a cluster, without paths."""
         settings = read_settings(cluster)
         lineage = {"lineage": cluster.lineage} if cluster.lineage else {}
         filters = tag_filters(cluster=cluster.name, **lineage)
@@ -191,32 +210,11 @@ class AwsProvider(SshMachines):
                 with suppress(NodeError):
                     delete_unused(account, *owner)
 
-    def _booted(self, account: AwsAccount, cluster: ClusterSettings, instance_id: str) -> Node:
-        settings = read_settings(cluster)
-
-        def look() -> tuple[Node, str]:
-            found = find_instances(account, id_filters(instance_id))
-            if not found:
-                ended = ("shutting-down", "terminated")
-                last = find_instances(account, id_filters(instance_id), ended)
-                reason: Mapping[str, str] = (last[0].get("StateReason") or {}) if last else {}
-                raise NodeError(
-                    f"{instance_id} has ended while booting",
-                    f"{reason.get('Code', '')}: {reason.get('Message', '')}" if reason else "",
-                )
-            return node_of(settings, found[0]), tags_of(found[0]).get(NEXT_HOST_KEY, "")
-
-        def tag(name: str, value: str) -> None:
-            tags = tag_list({f"trainctl:{name}": value})
-            account.ec2("create_tags", Resources=[instance_id], Tags=tags)
-
-        return self.await_boot(cluster, look, tag)
-
 
 def node_of(settings: AwsSettings, instance: Instance) -> Node:
     """Return the node of an instance, without the paths on it."""
     tags = tags_of(instance)
-    address = instance.get("PublicIpAddress" if settings.public else "PrivateIpAddress") or ""
+    address = instance.get(f"{settings.address.title()}IpAddress") or ""
     if state_of(instance) != "running":
         address = ""  # there is no one to log in to
     details: dict[str, Any] = {

@@ -140,11 +140,6 @@ class AwsSettings(MachineSettings):
             return "capacity block"
         return "spot" if self.spot else "on-demand"
 
-    @property
-    def public(self) -> bool:
-        """Whether machines have a public address."""
-        return self.address != "private"
-
 
 def read_settings(cluster: ClusterSettings) -> AwsSettings:
     """Return the settings of a cluster that the schema accepts."""
@@ -198,7 +193,7 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
         yield SettingsProblem(
             ("max_nodes",), f"max_nodes is less than nodes ({settings.nodes})", "Raise max_nodes."
         )
-    for name in settings.instance_types if settings.efa and settings.public else ():
+    for name in settings.instance_types if settings.efa and settings.address == "public" else ():
         if name in TYPES and TYPES[name].network_cards > 1:
             yield SettingsProblem(
                 ("address",), f"{name} with EFA has several network cards, so it gets no public address",

@@ -119,6 +119,7 @@ class TerraformProvider(SshMachines):
         return self.try_to_log_in(record.node())
 
     def existing(self, cluster: ClusterSettings) -> Iterator[Node]:
+        """Return the nodes of all records of a cluster, without paths."""
         return (each.node() for each in self._all_records() if each.cluster == cluster.name)
 
     def read(self, node: Node) -> ResourceStatus:
@@ -192,11 +193,10 @@ class TerraformProvider(SshMachines):
         self._project.records().put(record.path("node"), json.dumps(asdict(record)).encode())
 
     def _all_records(self) -> Iterator[TerraformNode]:
-        for item in self._project.records().list("nodes"):
-            if item.key.endswith("/node.json"):
-                data = self._project.records().get(item.key)
-                if data is not None:
-                    yield TerraformNode(**json.loads(data))
+        records = self._project.records()
+        for item in records.list("nodes"):
+            if item.key.endswith("/node.json") and (data := records.get(item.key)):
+                yield TerraformNode(**json.loads(data))
 
 
 _: type[Provider] = TerraformProvider
