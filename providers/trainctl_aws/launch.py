@@ -39,25 +39,20 @@ from trainctl_ssh.keys import data_directory, derive_host_key, ensure_login_key,
 from trainctl_ssh.machines import wait
 from trainctl_ssh.user_data import user_data
 
-_CAPACITY = frozenset(
-    [
-        "InsufficientInstanceCapacity",
-        "InsufficientHostCapacity",
-        "InsufficientReservedInstanceCapacity",
-        "InsufficientCapacity",
-        "ReservationCapacityExceeded",
-        "CapacityReservationNotActive",
-        "InvalidCapacityReservationState",
-        "InstanceLimitExceeded",
-        "Unsupported",
-        "UnsupportedOperation",
-        "SpotMaxPriceTooLow",
-        "MaxSpotInstanceCountExceeded",
-        "VcpuLimitExceeded",
-    ]
-)
-"""Errors after which the next offer is tried."""
 _QUOTA = frozenset({"VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded"})
+_CAPACITY = _QUOTA | {
+    "InsufficientInstanceCapacity",
+    "InsufficientHostCapacity",
+    "InsufficientReservedInstanceCapacity",
+    "InsufficientCapacity",
+    "ReservationCapacityExceeded",
+    "CapacityReservationNotActive",
+    "InvalidCapacityReservationState",
+    "Unsupported",
+    "UnsupportedOperation",
+    "SpotMaxPriceTooLow",
+}
+"""Errors after which the next offer is tried."""
 _ROUND_SECONDS = 15.0
 _MAX_ENDED = 20
 """How many earlier instances of a key may have ended."""
@@ -221,7 +216,7 @@ class InstanceLauncher:
         login = ensure_login_key(login_key_path("aws", cluster.name, cluster.lineage))
         host = derive_host_key(login, token)
         tags = {
-            **dict(settings.tags),
+            **settings.tags,
             "Name": f"{cluster.name}/{self._name}",
             LINEAGE: cluster.lineage,
             CLUSTER: cluster.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any
@@ -105,7 +105,7 @@ def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
     return offers
 
 
-def _ordered_zones(settings: AwsSettings, facts: MarketFacts, name: str) -> tuple[str, ...]:
+def _ordered_zones(settings: AwsSettings, facts: MarketFacts, name: str) -> Sequence[str]:
     """Return the zones for a type; '' is any zone. Zones without a preference go by price."""
     offered = facts.zones.get(name)
     if offered is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -67,7 +68,7 @@ class AwsProvider(SshMachines):
         self._counting = threading.Lock()
         self._accounts: dict[str, AwsAccount] = {}
         self._launches: Counter[tuple[str, str]] = Counter()
-        self._offers: dict[AwsSettings, tuple[float, list[Offer]]] = {}
+        self._offers: dict[str, tuple[float, list[Offer]]] = {}
 
     def close(self) -> None:
         super().close()
@@ -93,15 +94,15 @@ class AwsProvider(SshMachines):
         )
 
     def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
-        settings = read_settings(cluster)
+        settings, key = read_settings(cluster), json.dumps(cluster.settings, sort_keys=True)
         if not online:
             return make_offers(settings, NO_FACTS)
-        before = self._offers.get(settings)
+        before = self._offers.get(key)
         if before is not None and time.monotonic() < before[0] + _OFFERS_TTL_SECONDS:
             return before[1]
         account = AwsAccount(settings.region, retry_seconds=_SURVEY_SECONDS)
         offers = make_offers(settings, survey_market(account, settings))
-        self._offers[settings] = time.monotonic(), offers
+        self._offers[key] = time.monotonic(), offers
         return offers
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainctl.base.json import JsonObject
@@ -39,11 +39,11 @@ class AwsSettings(MachineSettings):
     """Settings of one cluster by their keys in the manifest; durations in seconds."""
 
     region: str = text_setting(r"^[a-z]{2}(-[a-z]+)+-[0-9]+$(?!\n)", "Region, such as us-east-1.")
-    zones: tuple[str, ...] = _list(
+    zones: Sequence[str] = _list(
         r"^[a-z0-9-]+[a-z]$(?!\n)",
         "Availability zones in order of preference; default: all of the region.",
     )
-    instance_types: tuple[str, ...] = _list(
+    instance_types: Sequence[str] = _list(
         r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$(?!\n)",
         "Instance types in order of preference.",
     )
@@ -87,23 +87,23 @@ class AwsSettings(MachineSettings):
     instance_profile: str = text_setting(
         _NAME, "Name of the instance profile whose role the machines get; default: none."
     )
-    tags: tuple[tuple[str, str], ...] = setting(
-        (),
+    tags: Mapping[str, str] = setting(
+        {},
         type="object",
         propertyNames={"pattern": r"^(?!aws:|trainctl:|Name$)[A-Za-z0-9 +=._:/@-]{1,128}$(?!\n)"},
         additionalProperties={"type": "string", "maxLength": 256},
         description="More tags of machines and volumes.",
     )
-    subnet: tuple[str, ...] = setting(
+    subnet: Sequence[str] = setting(
         (),
         anyOf=[_SUBNET, {"type": "array", "items": _SUBNET, "minItems": 1}],
         description="Subnet, or a list with one for each zone; default: those of the default VPC.",
     )
-    security_groups: tuple[str, ...] = _list(
+    security_groups: Sequence[str] = _list(
         _ID.format("sg"),
         "Security groups of the machines; default: a group of the cluster that allows ssh from ssh_from.",
     )
-    ssh_from: tuple[str, ...] = _list(
+    ssh_from: Sequence[str] = _list(
         r"^[0-9a-fA-F.:]+/[0-9]{1,3}$(?!\n)",
         "Address ranges that may connect to port 22, such as 203.0.113.7/32.",
     )
@@ -144,16 +144,12 @@ class AwsSettings(MachineSettings):
 def read_settings(cluster: ClusterSettings) -> AwsSettings:
     """Return the settings of a cluster that the schema accepts."""
     own: Mapping[str, Any] = cluster.settings
-    others: dict[str, Any] = {
-        name: tuple(value) for name, value in own.items() if isinstance(value, list)
-    }
-    others["tags"] = tuple(sorted(own.get("tags", {}).items()))
+    others: dict[str, Any] = {}
     if isinstance(own.get("subnet"), str):
         others["subnet"] = (own["subnet"],)
     accelerator = own.get("accelerator", "")
-    if counts := counts_of(accelerator):
-        types = types_with(accelerator, int(own.get("count", max(counts))))
-        others.setdefault("instance_types", types)
+    if "instance_types" not in own and (counts := counts_of(accelerator)):
+        others["instance_types"] = types_with(accelerator, int(own.get("count", max(counts))))
     reserved = own.get("capacity_block") or own.get("capacity_reservation")
     others["placement_group"] = own.get("placement_group", bool(own.get("efa")) and not reserved)
     return AwsSettings.read({"ami": DEFAULT_IMAGE, **own}, **others)

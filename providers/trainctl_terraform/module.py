@@ -311,7 +311,8 @@ def _changes(document: Mapping[str, Any], inputs: Mapping[str, str]) -> Iterator
 def _values(change: Mapping[str, Any], when: str) -> dict[str, Any]:
     """Return the attributes of a resource; one that has a sensitive part is hidden."""
     marks = change.get(f"{when}_sensitive") or {}
-    return {
-        name: "(sensitive value)" if "true" in json.dumps(marks.get(name)) else value
-        for name, value in (change.get(when) or {}).items()
-    }
+    values = dict(change.get(when) or {})
+    for name in values:
+        if "true" in json.dumps(marks is True or marks.get(name)):
+            values[name] = "(sensitive value)"
+    return values

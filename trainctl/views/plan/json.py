@@ -96,10 +96,9 @@ def _change(change: Change) -> dict[str, Any]:
     stopped, reused = change.stops, change.reuses and change.reuses.run
     started = stopped.started_at if stopped else None
     when = None if started is None else datetime.fromtimestamp(started, UTC).isoformat()
-    shown = ("planner", "digest", "changes")
     machines = [
-        {"node": machine.node.name, **{name: to_json(getattr(machine, name)) for name in shown}}
-        for machine in change.machines
+        {"node": m.node.name, "planner": m.planner, "digest": m.digest, "changes": [*m.changes]}
+        for m in change.machines
     ]
     return {
         "address": str(address),
