@@ -34,7 +34,7 @@ from trainctl_aws.account import (
 from trainctl_aws.catalog import TYPES, quota_of
 from trainctl_aws.cluster_resources import ClusterNetwork
 from trainctl_aws.offers import subnet_zones
-from trainctl_aws.settings import AwsSettings
+from trainctl_aws.settings import read_settings
 from trainctl_ssh.keys import data_directory, derive_host_key, ensure_login_key, login_key_path
 from trainctl_ssh.machines import wait
 from trainctl_ssh.user_data import user_data
@@ -85,15 +85,8 @@ fi
 class InstanceLauncher:
     """Launches the instance of one key, and creates the groups that it needs."""
 
-    def __init__(
-        self,
-        account: AwsAccount,
-        cluster: ClusterSettings,
-        settings: AwsSettings,
-        name: str,
-        key: str,
-    ) -> None:
-        self._account, self._cluster, self._settings = account, cluster, settings
+    def __init__(self, account: AwsAccount, cluster: ClusterSettings, name: str, key: str) -> None:
+        self._account, self._cluster, self._settings = account, cluster, read_settings(cluster)
         self._name, self._key, self._record = name, key, LaunchRecord(key)
         self._failures: list[tuple[str, str, str]] = []
         """Type of each offer without capacity, the reason, and both in words."""

@@ -111,10 +111,9 @@ def _ordered_zones(settings: AwsSettings, facts: MarketFacts, name: str) -> Sequ
     if offered is None:
         return () if facts.zones else settings.zones or ("",)
     if settings.zones:
-        return tuple(zone for zone in settings.zones if zone in offered)
-    return tuple(
-        sorted(offered, key=lambda zone: (_price(settings, facts, name, zone).amount or 0.0, zone))
-    )
+        return [zone for zone in settings.zones if zone in offered]
+    prices = {zone: _price(settings, facts, name, zone).amount or 0.0 for zone in offered}
+    return sorted(offered, key=lambda zone: (prices[zone], zone))
 
 
 def _price(settings: AwsSettings, facts: MarketFacts, name: str, zone: str) -> ListedPrice:

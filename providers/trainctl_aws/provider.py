@@ -89,9 +89,8 @@ class AwsProvider(SshMachines):
         counts = [known.gpus if known else -1 for known in types]
         gpus = None if -1 in counts else min(counts, default=None)
         price = types[0].price if types and types[0] else None
-        return planned_nodes(
-            cluster, settings, gpus=gpus, **settings.node_facts(settings.user, price)
-        )
+        facts = settings.node_facts(settings.user, price)
+        return planned_nodes(cluster, settings, gpus=gpus, **facts)
 
     def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
         settings, key = read_settings(cluster), json.dumps(cluster.settings, sort_keys=True)
@@ -111,7 +110,7 @@ class AwsProvider(SshMachines):
         account = self._account(settings.region)
         found = find_instances(account, tag_filters(key=key))
         if not found:
-            launcher = InstanceLauncher(account, cluster, settings, name, key)
+            launcher = InstanceLauncher(account, cluster, name, key)
             with self._deleting_unused(account, cluster):
                 found = [launcher.launch(self.offers(cluster))]
         instance_id = found[0]["InstanceId"]

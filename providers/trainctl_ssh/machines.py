@@ -99,12 +99,10 @@ class MachineSettings:
         }
 
 
-def planned_nodes(
-    cluster: ClusterSettings, settings: MachineSettings, **members: Any
-) -> list[Node]:
+def planned_nodes(cluster: ClusterSettings, settings: MachineSettings, **facts: Any) -> list[Node]:
     """Return the desired nodes; equal details would mean the same machine."""
     names = [f"{cluster.name}-{number}" for number in range(settings.nodes)]
-    return [Node(cluster.name, name, details={"node": name}, **members) for name in names]
+    return [Node(cluster.name, name, details={"node": name}, **facts) for name in names]
 
 
 class SshMachines(SshProvider):
@@ -119,8 +117,7 @@ class SshMachines(SshProvider):
 
     def transport(self, node: Node) -> Transport:
         """Return a transport that offers the login key only; NodeUnreachable without its file."""
-        lineage = node.details.get("lineage", "")
-        path = login_key_path(self.name, node.cluster, lineage)
+        path = login_key_path(self.name, node.cluster, node.details.get("lineage", ""))
         if not path.exists():
             raise NodeUnreachable(
                 f"no login key for {node.id}",

@@ -21,7 +21,6 @@ from trainctl.testing.provider import ProviderConformance
 from trainctl_aws import AwsProvider
 from trainctl_aws.account import AwsAccount, Instance
 from trainctl_aws.launch import InstanceLauncher
-from trainctl_aws.settings import read_settings
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +140,7 @@ def launch(provider: AwsProvider, cluster: ClusterSettings, data: Path) -> Insta
     """Launch as a client that has no files yet."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("XDG_DATA_HOME", str(data))
-        account, settings = AwsAccount("us-east-1"), read_settings(cluster)
-        launcher = InstanceLauncher(account, cluster, settings, "lab-0", "key")
+        launcher = InstanceLauncher(AwsAccount("us-east-1"), cluster, "lab-0", "key")
         return launcher.launch(provider.offers(cluster))
 
 
