@@ -188,20 +188,20 @@ class InstanceLauncher:
         node, region = f"{self._cluster.name}/{self._name}", self._account.region
         tried = "\n".join(f"  {failure}" for *_, failure in self._failures)
         quotas = [name for name, reason, _ in self._failures if reason in _QUOTA]
-        code, summary = "machine-capacity", f"no capacity for {node} in {region}"
+        if quotas:
+            quota = quota_of(quotas[0], spot=self._settings.spot)
+            page = f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
+            return NodeError(
+                f"quota reached in {region}: {quota.name} ({quota.code})",
+                f"Tried:\n{tried}\nRequest an increase: {page}/{quota.code}",
+                code="machine-quota",
+            )
+        summary = f"no capacity for {node} in {region}"
         advice = f"Tried:\n{tried}\nAdd instance_types or zones, or set capacity_timeout to wait."
         if not offers:
             summary = f"no offers for {node}"
             advice = "No zone has these instance types below max_price_per_hour. Change instance_types, zones or the limit."
-        elif quotas:
-            quota = quota_of(quotas[0], spot=self._settings.spot)
-            code, summary = (
-                "machine-quota",
-                f"quota reached in {region}: {quota.name} ({quota.code})",
-            )
-            page = f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
-            advice = f"Tried:\n{tried}\nRequest an increase: {page}/{quota.code}"
-        return NodeError(summary, advice, code=code)
+        return NodeError(summary, advice, code="machine-capacity")
 
     def _parameters(self, offer: Offer, token: str) -> dict[str, Any]:
         """Return the parameters of RunInstances: the same for every attempt with one token."""
