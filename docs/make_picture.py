@@ -25,7 +25,7 @@ from rich.text import Text
 
 _ROOT = Path(__file__).resolve().parents[1]
 _ASSETS = _ROOT / "docs" / "assets"
-_PLAN_SIZE = (900, 1180)
+_PLAN_SIZE = (900, 1280)
 _SWEEP_SIZE = (1000, 830)
 _COLUMNS, _ROWS = 88, 60
 _PREPARE = ("apply", "--auto-approve", "--wait")

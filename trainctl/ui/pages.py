@@ -50,8 +50,8 @@ PACE_SECONDS = 5.0
 """Between repeated queries; each makes at most one request to a node."""
 REFRESH = 15.0
 """Age in seconds from which an answer is refreshed."""
-_SHOWN_SECONDS = 8.0
-"""An answer that no page has asked for since isn't shown by any."""
+_SHOWN_SECONDS, _KEPT_SECONDS = 8.0, 600.0
+"""An answer that no page asked for so long isn't refreshed, and is forgotten."""
 STYLE = files("trainctl.views.plan").joinpath("page.css").read_text()
 SCRIPT = files("trainctl.ui").joinpath("ui.js").read_text()
 _HASHES = [b64encode(sha256(text.encode()).digest()).decode() for text in (SCRIPT, STYLE)]
@@ -83,7 +83,7 @@ class PageQueries:
         self._lock = threading.Lock()
         self._answers: dict[Hashable, QueryResult[Any]] = {}
         self._next = 0.0
-        self._pool = ThreadPoolExecutor(8, thread_name_prefix="query")
+        self.pool = ThreadPoolExecutor(8, thread_name_prefix="query")
 
     def get(
         self,
@@ -99,19 +99,17 @@ class PageQueries:
             now = answer.asked = time.monotonic()
             if answer.running is None or self._is_next(answer, now):
                 answer.due = math.inf  # until it has ended
-                answer.running = self._pool.submit(self._run, answer, query, every)
+                answer.running = self.pool.submit(self._run, answer, query, every)
         return answer
 
     def settle(self, *answers: QueryResult[Any]) -> None:
         """Wait ``patience`` seconds for the answers that aren't known. Read values afterwards."""
         wait([each.running for each in answers if each.running and not each.known], self._patience)
 
-    def close(self) -> None:
-        """Begin no more queries."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
     def _is_next(self, answer: QueryResult[Any], now: float) -> bool:
-        shown = [each for each in self._answers.values() if now - each.asked < _SHOWN_SECONDS]
+        for key in [k for k, each in self._answers.items() if now - each.asked > _KEPT_SECONDS]:
+            del self._answers[key]
+        shown = (each for each in self._answers.values() if now - each.asked < _SHOWN_SECONDS)
         first = min(shown, key=lambda each: each.due)
         if answer is not first or now < max(self._next, answer.due):
             return False
@@ -176,7 +174,7 @@ class PageRenderer:
 
     def close(self) -> None:
         """Close the connections to nodes."""
-        self.queries.close()
+        self.queries.pool.shutdown(wait=False, cancel_futures=True)
         self._workspace.__exit__()
 
     def state(self) -> State:

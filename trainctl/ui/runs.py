@@ -38,16 +38,11 @@ from trainctl.views.runs.status import run_labels, status_rows
 
 _MOST, _TICKED = 12, 6
 """Runs to compare, and how many are ticked at first."""
-_AFTER = 10.0
-"""Seconds of the log shown after a moment."""
 _LINES, _SHOWN = 500, 2_000
 """Lines of the log, and characters of each."""
-_MARKS = 40
-"""Checkpoints to mark in charts."""
 _PARTS = 600
 """Of each part of a line, the lowest and the highest point are drawn."""
 Json = dict[str, Any]
-Points = dict[str, ReportedPoints]
 
 
 def run_page(site: PageRenderer, run_id: str, query: QueryParams) -> str:
@@ -62,7 +57,7 @@ def run_page(site: PageRenderer, run_id: str, query: QueryParams) -> str:
     answers: tuple[QueryResult[Any], ...] = (status, saved, samples, points, log, others)
     site.queries.settle(*answers)
     reported = _of_run(points.value, run.record)
-    charts = {key: [line_json(key, of_key.columns())] for key, of_key in reported.items()}
+    lines = [line_json(key, key, of_key.columns()) for key, of_key in reported.items()]
     return site.render(
         "run",
         *answers,
@@ -75,8 +70,8 @@ def run_page(site: PageRenderer, run_id: str, query: QueryParams) -> str:
         evaluated=_evaluated(run.record, others.value),
         log=log.value,
         query=query,
-        charts=charts | _usage_charts(samples.value),
-        marks=_marks(saved.value),
+        lines=lines + _usage_lines(samples.value),
+        saved=[(row.created_at, row.step) for row in saved.value if row.rank == 0],
     )
 
 
@@ -92,15 +87,16 @@ def jobs_page(site: PageRenderer, name: str, query: QueryParams) -> str:
     ticked = [run for run in query.getlist("run") or [*results][-_TICKED:] if run in results]
     ids, ask = ticked[:_MOST], site.queries.get
     runs = [_find_run(site, run) for run in ids]
-    labels = run_labels({run.record.id: run.matrix for run in runs})
+    values = [run.matrix if group else [("job", str(run.job.address))] for run in runs]
+    labels = run_labels(dict(zip(ids, values, strict=True)))
     points, compare = _points(site, runs), partial(_differences, site, runs)
     differences = ask(("differences", *ids), compare, dict, math.inf)
     site.queries.settle(points, differences)
-    charts: dict[str, list[Json]] = {}
-    for run in runs:
-        for key, of_key in _of_run(points.value, run.record).items():
-            line = line_json(labels[run.record.id], of_key.columns())
-            charts.setdefault(key, []).append({**line, "run": run.record.id})
+    lines = [
+        line_json(key, labels[run.record.id], of_key.columns(), run.record.id)
+        for run in runs
+        for key, of_key in _of_run(points.value, run.record).items()
+    ]
     return site.render(
         "jobs",
         statuses,
@@ -114,7 +110,7 @@ def jobs_page(site: PageRenderer, name: str, query: QueryParams) -> str:
         ticked=ticked,
         labels=[*labels.values()],
         differences=differences.value,
-        charts=charts,
+        lines=lines,
     )
 
 
@@ -132,15 +128,15 @@ def _every(*runs: JobRun) -> float:
     return REFRESH if any(run.record.status.live for run in runs) else math.inf
 
 
-def _points(site: PageRenderer, runs: Sequence[JobRun]) -> QueryResult[Points]:
-    def query(known: Points) -> Points:
+def _points(site: PageRenderer, runs: Sequence[JobRun]) -> QueryResult[dict[str, ReportedPoints]]:
+    def query(known: dict[str, ReportedPoints]) -> dict[str, ReportedPoints]:
         return read_points(site.workspace, runs, known=known)
 
     key = ("points", *(run.record.id for run in runs))
     return site.queries.get(key, query, dict, _every(*runs))
 
 
-def _of_run(points: Points, run: RunRecord) -> Mapping[str, KeyPoints]:
+def _of_run(points: Mapping[str, ReportedPoints], run: RunRecord) -> Mapping[str, KeyPoints]:
     return dict(sorted(points[run.key].points.items())) if run.key in points else {}
 
 
@@ -168,7 +164,7 @@ def _log(site: PageRenderer, run: JobRun, query: QueryParams) -> QueryResult[Col
     rank, pattern, at = (query.get(name, "") for name in ("rank", "q", "at"))
 
     def read(_: object) -> Collection[Event]:
-        until = LogTime(float(at) + _AFTER) if at else None
+        until = LogTime(float(at) + 10) if at else None  # with some lines after it
         selection = LogSelection(int(rank) if rank else None, None, until, pattern or None, _LINES)
         lines = deque[Event](maxlen=_LINES)
 
@@ -227,17 +223,8 @@ def _changed_files(site: PageRenderer, base: str, commit: str) -> str:
     return (found or b"").decode(errors="replace").strip()
 
 
-def _marks(checkpoints: Sequence[Checkpoint]) -> list[Json]:
-    """Return some checkpoints of the first rank."""
-    saved = [row for row in checkpoints if row.rank == 0]
-    return [
-        {"kind": "checkpoint", "t": row.created_at, "s": row.step, "text": row.name}
-        for row in saved[:: len(saved) // _MARKS + 1]
-    ]
-
-
-def line_json(name: str, columns: Sequence[Sequence[float]]) -> Json:
-    """Return a line with the first and last point, and the extremes of its parts.
+def line_json(title: str, name: str, columns: Sequence[Sequence[float]], run: str = "") -> Json:
+    """Return a line of the chart of a title, with the first and last point, and the extremes of its parts.
 
     ``columns``: values, steps, which are NaN if unknown, and times. A point without a step gets that of the one before.
     """
@@ -248,20 +235,22 @@ def line_json(name: str, columns: Sequence[Sequence[float]]) -> Json:
         part = values[first : first + size]
         kept |= {first + part.index(min(part)), first + part.index(max(part))}
     points = [i for i in sorted(kept) if math.isfinite(values[i])]
-    known = (steps[i] for i in points)
+    filled = accumulate(
+        (steps[i] for i in points), lambda last, step: step if step == step else last, initial=0.0
+    )
     return {
+        "title": title,
         "name": name,
+        "run": run,
         "t": [round(times[i], 1) for i in points],
-        "s": [*accumulate(known, lambda last, step: last if step != step else step, initial=0.0)][
-            1:
-        ],
+        "s": [*filled][1:],
         "v": [float(f"{values[i]:.6g}") for i in points],
     }
 
 
-def _usage_charts(samples: Sequence[RankSample]) -> dict[str, list[Json]]:
-    """Return charts of what ranks used, by title."""
-    charts: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
+def _usage_lines(samples: Sequence[RankSample]) -> list[Json]:
+    """Return what ranks used, as lines of charts."""
+    lines: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     for sample in samples:
         rank, step = f"rank {sample.rank}", (sample.progress or {}).get("step")
         used: list[tuple[str, str, float | None, float]] = [
@@ -275,8 +264,5 @@ def _usage_charts(samples: Sequence[RankSample]) -> dict[str, list[Json]]:
         for title, name, value, unit in used:
             if value is not None:
                 point = (value / unit, math.nan if step is None else step, sample.time)
-                charts.setdefault(title, {}).setdefault(name, []).append(point)
-    return {
-        title: [line_json(name, [*zip(*points, strict=True)]) for name, points in lines.items()]
-        for title, lines in charts.items()
-    }
+                lines.setdefault((title, name), []).append(point)
+    return [line_json(*names, [*zip(*points, strict=True)]) for names, points in lines.items()]

@@ -1,7 +1,6 @@
 // Sorts tables, draws charts and refreshes the page while it is visible. Tables work without it.
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const byId = (id) => document.getElementById(id);
-const isLive = () => "live" in document.body.dataset;
 
 function make(name, attributes, ...children) {
   const space = /^(svg|path|text|title)$/.test(name) ? "2000/svg" : "1999/xhtml";
@@ -52,6 +51,7 @@ function drawChart(title, lines, marks, by, xs) {
   const [low, high] = range(lines.flatMap((line) => line.v)), margin = (high - low || Math.abs(high) || 1) * 0.05;
   const ys = [low >= 0 && low < margin * 2 ? 0 : low - margin, high + margin];
   const px = scale(xs, [LEFT, W - RIGHT]), py = scale(ys, [H - BOTTOM, TOP]);
+  const point = (x, y) => `${px(x).toFixed(1)} ${py(y).toFixed(1)}`;
   const words = (x) => (by === "t" ? elapsed(x) : short(x));
   const cursor = make("path", { class: "cursor" });
   const svg = make(
@@ -60,8 +60,8 @@ function drawChart(title, lines, marks, by, xs) {
     ...ticks(ys, 4).map((y) => make("path", { class: "grid", d: `M${LEFT} ${py(y)}H${W - RIGHT}` })),
     ...ticks(ys, 4).map((y) => make("text", { x: LEFT - 6, y: py(y) + 4, "text-anchor": "end" }, short(y))),
     ...ticks(xs, 5).map((x) => make("text", { x: px(x), y: H - 7, "text-anchor": "middle" }, words(x))),
-    ...marks.map(({ x, kind, text }) => make("path", { class: `mark ${kind}`, d: `M${px(x)} ${kind === "retry" ? TOP : H - BOTTOM - 7}V${H - BOTTOM}` }, make("title", {}, text))),
-    ...lines.map(({ x, v }, i) => make("path", { class: `line c${i % 8}`, d: `M${x.map((at, n) => `${px(at).toFixed(1)} ${py(v[n]).toFixed(1)}`).join("L")}h.1` })),
+    ...marks.filter(({ x }) => x >= xs[0] && x <= xs[1]).map(({ x, top, kind }) => make("path", { class: `mark ${kind}`, d: `M${px(x)} ${top}V${H - BOTTOM}` })),
+    ...lines.map(({ x, v }, i) => make("path", { class: `line c${i % 8}`, d: `M${x.map((at, n) => point(at, v[n])).join("L")}h.1` })),
     cursor,
   );
   const outputs = lines.map(() => make("output", {}));
@@ -69,7 +69,7 @@ function drawChart(title, lines, marks, by, xs) {
   const legend = make("ul", { class: "legend" }, ...lines.map((line, i) => make("li", {}, key(i), line.name, outputs[i])));
   const xOf = ({ clientX }) => {
     const box = svg.getBoundingClientRect();
-    return scale([LEFT, W - RIGHT], xs)(((clientX - box.left) / box.width) * W);
+    return scale([box.left + (LEFT / W) * box.width, box.right - (RIGHT / W) * box.width], xs)(clientX);
   };
   svg.addEventListener("pointermove", (event) => {
     const x = Math.min(xs[1], Math.max(xs[0], xOf(event)));
@@ -83,21 +83,28 @@ function drawChart(title, lines, marks, by, xs) {
   return make("figure", { class: "chart" }, make("figcaption", {}, title), svg, legend);
 }
 
+function marksOf(saved, { t, s }) {  // some checkpoints, and where the step of the longest line went back
+  const some = saved.filter((_, i) => i % Math.ceil(saved.length / 40) === 0);
+  const checkpoints = some.map(([time, step]) => ({ kind: "checkpoint", top: H - BOTTOM - 7, t: time, s: step }));
+  const retries = s.map((step, i) => ({ kind: "retry", top: TOP, t: t[i], s: step }));
+  return [...checkpoints, ...retries.filter((_, i) => s[i] < s[i - 1])];
+}
+
 function drawCharts() {
   if (!byId("data")) return;
-  const { charts, marks } = JSON.parse(byId("data").textContent), comparing = byId("compare");
-  const ticked = all("#compare :checked").map((box) => box.value);
-  const every = Object.values(charts).flat().filter((line) => line.t.length), start = Math.min(...every.map((line) => line.t[0]));
-  const hasSteps = (line) => line.s.some(Boolean);
-  const by = every.some(hasSteps) ? document.querySelector("[name=axis]:checked").value : "t";
-  for (const line of every)  // runs that are compared start at the same place
+  const data = JSON.parse(byId("data").textContent), comparing = byId("compare");
+  const lines = data.lines.filter((line) => line.t.length);
+  const ticked = all("#compare :checked").map((box) => box.value), hasSteps = (line) => line.s.some(Boolean);
+  const by = lines.some(hasSteps) ? document.querySelector("[name=axis]:checked").value : "t";
+  const shown = lines.filter((line) => (by === "t" || hasSteps(line)) && (!comparing || ticked.includes(line.run)));
+  const start = Math.min(...lines.map((line) => line.t[0]));
+  for (const line of shown)  // runs that are compared start at the same place
     line.x = by === "s" ? line.s : line.t.map((time) => time - (comparing ? line.t[0] : start));
-  const isShown = (line) => line.x && (by === "t" || hasSteps(line)) && (!comparing || ticked.includes(line.run));
-  const shown = Object.entries(charts).map(([title, lines]) => [title, lines.filter(isShown)]).filter(([, lines]) => lines.length);
-  const [low, high] = range(shown.flatMap(([, lines]) => lines.flatMap((line) => line.x))), xs = [low, high > low ? high : low + 1];
-  const retries = every[0]?.s.flatMap((s, i) => (s < every[0].s[i - 1] ? [{ kind: "retry", t: every[0].t[i], s, text: "retry" }] : [])) ?? [];
-  const at = (comparing ? [] : [...marks, ...retries]).map((mark) => ({ ...mark, x: by === "s" ? mark.s : mark.t - start })).filter(({ x }) => x !== null && x >= low && x <= high);
-  const drawn = shown.map(([title, lines]) => drawChart(title, lines, at, by, xs));
+  const [low, high] = range(shown.flatMap((line) => line.x)), xs = [low, high > low ? high : low + 1];
+  const marks = comparing || !shown.length ? [] : marksOf(data.saved, [...shown].sort((a, b) => b.t.length - a.t.length)[0]);
+  for (const mark of marks) mark.x = by === "s" ? mark.s ?? NaN : mark.t - start;
+  const titles = [...new Set(shown.map((line) => line.title))];
+  const drawn = titles.map((title) => drawChart(title, shown.filter((line) => line.title === title), marks, by, xs));
   byId("charts").replaceChildren(...(drawn.length ? drawn : [make("p", { class: "note" }, "No values yet.")]));
 }
 
@@ -105,7 +112,7 @@ function drawCharts() {
 async function showLog(time) {
   const log = byId("log"), find = () => all("[data-t]", log).find((line) => Number(line.dataset.t) >= time);
   if (!log) return;
-  if (isLive() && [undefined, log.firstElementChild].includes(find())) await go(new URLSearchParams({ at: time }));
+  if (document.body.dataset.live && [undefined, log.firstElementChild].includes(find())) await go(new URLSearchParams({ at: time }));
   all(".here").forEach((line) => line.classList.remove("here"));
   const line = find() ?? log.lastElementChild;
   line?.classList.add("here");
@@ -153,7 +160,7 @@ function go(parameters) {
 
 document.addEventListener("visibilitychange", () => document.hidden || schedule());
 document.addEventListener("change", ({ target }) => {
-  if (target.name === "axis" || !isLive()) drawCharts();
+  if (target.name === "axis" || !document.body.dataset.live) drawCharts();
   else if (target.name === "run") go(new URLSearchParams(new FormData(target.form)));
 });
 drawCharts();

@@ -68,6 +68,10 @@ def test_final_answers_and_those_that_no_page_wants_cost_nothing(hosts: Hosts) -
     assert set(made) == {"open"}
     assert len(made) >= 10
     assert hosts.ask("ended") == 1
+    hosts.now += 601
+    hosts.run(6, open=0)
+    assert hosts.ask("ended") == 1
+    assert hosts.order.count("ended") == 2
 
 
 def test_a_failure_is_reported_and_tried_again(hosts: Hosts) -> None:

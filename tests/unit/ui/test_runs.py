@@ -19,14 +19,14 @@ def test_a_line_keeps_its_ends_and_extremes(count: int) -> None:
     if count > 100:
         values[count // 3], values[count // 2] = 9.0, -9.0
     steps = array("d", (math.nan if i % 7 == 3 else i for i in range(count)))
-    line = line_json("x", (values, steps, array("d", range(count))))
+    line = line_json("x", "x", (values, steps, array("d", range(count))))
     assert len(line["v"]) <= 1202
     assert len(line["v"]) == len(line["t"]) == len(line["s"])
     if count:
         assert (line["t"][0], line["t"][-1]) == (0.0, count - 1)
         assert min(line["v"]) == pytest.approx(min(values), rel=1e-5)
         assert max(line["v"]) == pytest.approx(max(values), rel=1e-5)
-    assert line_json("x", ([math.inf, 1.0], [0, 1], [0, 1]))["v"] == [1.0]
+    assert line_json("x", "x", ([math.inf, 1.0], [0, 1], [0, 1]))["v"] == [1.0]
 
 
 def test_a_secret_is_masked_before_a_line_is_cut(tmp_path: Path) -> None:
