@@ -56,8 +56,6 @@ STYLE = files("trainctl.views.plan").joinpath("page.css").read_text()
 SCRIPT = files("trainctl.ui").joinpath("ui.js").read_text()
 _HASHES = [b64encode(sha256(text.encode()).digest()).decode() for text in (SCRIPT, STYLE)]
 POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; form-action 'self'; img-src data:; base-uri 'none'".format(*_HASHES)  # fmt: skip
-_PATIENCE = 0.3
-"""Seconds that a page waits for first answers."""
 
 
 @dataclass(slots=True)
@@ -135,10 +133,10 @@ class PageRenderer:
     def __init__(self, open_workspace: Callable[[], Workspace], *, static: bool = False) -> None:
         self._open = open_workspace
         self._lock = threading.Lock()
-        self._workspace, self._manifest = open_workspace(), b""
+        self._workspace, self._manifest = open_workspace(), [b""]
         self._folds: dict[Callable[..., Any], tuple[object, Any]] = {}
         self._static = static
-        self.queries = PageQueries(None if static else _PATIENCE)
+        self.queries = PageQueries(None if static else 0.3)
         self._templates = Environment(
             loader=PackageLoader("trainctl.ui"),
             autoescape=True,
@@ -163,9 +161,7 @@ class PageRenderer:
         """The workspace, opened again after changes of the manifest, which may declare other secrets."""
         with self._lock:
             directory = self._workspace.settings.directory
-            manifest = b"".join(
-                (directory / name).read_bytes() for name in manifest_files(directory)
-            )
+            manifest = [(directory / name).read_bytes() for name in manifest_files(directory)]
             if manifest != self._manifest:
                 self._workspace.__exit__()
                 self._workspace, self._manifest = self._open(), manifest
