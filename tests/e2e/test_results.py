@@ -130,4 +130,4 @@ for number in range(3):
     assert "Did you mean loss?" in fresh.run("metrics", "fit", "--key", "los", code=64).stderr
     single = fresh.run("metrics", 'fit["lr=2"]', "--plot", "--follow").stdout
     assert "0.002 to 2, last 0.002" in single
-    assert "CPU cores" in single
+    assert "CPU (cores)" in single

@@ -162,7 +162,7 @@ class LogBatch:
     prepared_by: str = ""
     """The other run, in words, that filled the training cache and has the lines; else empty."""
     run: str = ""
-    """Id of the run, if those of several are read."""
+    """Id of the run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,18 +188,13 @@ class CheckpointClient:
                 return
 
     def points(self, rank: int) -> bytes | None:
-        """Return the points of a rank that were uploaded with its checkpoints; None if there are none."""
+        """Return the points of a rank that were uploaded with its checkpoints to a bucket; None if there are none."""
         from trainctl.base.checkpoints.manifests import points_key
 
-        if self.in_bucket:
-            with _translated_errors(), self._open_store() as run_store:
-                return run_store.store.get(points_key(self.prefix, rank))
-        data = bytearray()
-        if self.place["url"] is not None:
-            with suppress(UnknownOnNode):
-                key = points_key(self.prefix, rank)
-                self.read(rank, [{"key": key, "offset": 0}], data.extend)
-        return bytes(data) or None
+        if not self.in_bucket:
+            return None
+        with _translated_errors(), self._open_store() as run_store:
+            return run_store.store.get(points_key(self.prefix, rank))
 
     @contextmanager
     def leased(self, rank: int, name: str) -> Iterator[None]:

@@ -33,8 +33,9 @@ from trainctl.operations.runs.status import brief_statuses
 from trainctl.ui.pages import REFRESH, PageRenderer, QueryResult
 from trainctl.views.plan.changes import added_rows, brief
 from trainctl.views.runs.logs import JsonLogPrinter
+from trainctl.views.runs.metrics import usage_of
 from trainctl.views.runs.results import keys_of
-from trainctl.views.runs.status import run_labels, status_rows
+from trainctl.views.runs.status import status_rows, varying_names
 
 _MOST, _TICKED = 12, 6
 """Runs to compare, and how many are ticked at first."""
@@ -83,12 +84,13 @@ def jobs_page(site: PageRenderer, name: str, query: QueryParams) -> str:
     found = with_costs(statuses.value, site.fold(run_usage))
     results = {result.status.run.id: result for result in found}
     matrices = [dict(status.matrix) for status in statuses.value]
-    names = dict.fromkeys(chain.from_iterable(matrices))
     ticked = [run for run in query.getlist("run") or [*results][-_TICKED:] if run in results]
     ids, ask = ticked[:_MOST], site.queries.get
     runs = [_find_run(site, run) for run in ids]
-    values = [run.matrix if group else [("job", str(run.job.address))] for run in runs]
-    labels = run_labels(dict(zip(ids, values, strict=True)))
+    labels = {
+        run.record.id: (run.job.address.key if group else str(run.job.address)) or run.record.id
+        for run in runs
+    }
     points, compare = _points(site, runs), partial(_differences, site, runs)
     differences = ask(("differences", *ids), compare, dict, math.inf)
     site.queries.settle(points, differences)
@@ -105,7 +107,7 @@ def jobs_page(site: PageRenderer, name: str, query: QueryParams) -> str:
         depth=1 if name else 0,
         group=group,
         results=[*results.values()],
-        varying=[name for name in names if len({matrix.get(name) for matrix in matrices}) > 1],
+        varying=varying_names(matrices),
         keys=keys_of(results.values()),
         ticked=ticked,
         labels=[*labels.values()],
@@ -177,7 +179,7 @@ def _log(site: PageRenderer, run: JobRun, query: QueryParams) -> QueryResult[Col
             else:
                 printer.show_unreachable([batch])
 
-        printer = JsonLogPrinter(emit, run.job.address, run.record.id)
+        printer = JsonLogPrinter(emit, {run.record.id: run.job.address})
         emit([Event(EventType.DIAGNOSTIC, text) for text in mask_secrets(site.workspace, run)])
         read_log(site.workspace, [run], selection, take)
         printer.close()
@@ -252,17 +254,9 @@ def _usage_lines(samples: Sequence[RankSample]) -> list[Json]:
     """Return what ranks used, as lines of charts."""
     lines: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     for sample in samples:
-        rank, step = f"rank {sample.rank}", (sample.progress or {}).get("step")
-        used: list[tuple[str, str, float | None, float]] = [
-            ("CPU (cores)", rank, sample.cpu_usage, 1),
-            ("Memory (GB)", rank, sample.cpu_memory_usage_bytes, 1e9),
-        ]
-        for number, gpu in sample.gpus.items():
-            name = f"{rank}, GPU {number}"
-            used.append(("GPU (%)", name, gpu.utilization, 0.01))
-            used.append(("GPU memory (GB)", name, gpu.memory_usage_bytes, 1e9))
-        for title, name, value, unit in used:
+        step = (sample.progress or {}).get("step")
+        for title, name, value in usage_of(sample):
             if value is not None:
-                point = (value / unit, math.nan if step is None else step, sample.time)
+                point = (value, math.nan if step is None else step, sample.time)
                 lines.setdefault((title, name), []).append(point)
     return [line_json(*names, [*zip(*points, strict=True)]) for names, points in lines.items()]

@@ -21,7 +21,7 @@ SECRET = "s3cr3t-value-of-a-test"
 def events(*batches: LogBatch) -> list[dict[str, Any]]:
     screen = Screen()
     printer = JsonLogPrinter(
-        JsonEventPrinter(screen.output).several, Address.parse("job.sft"), "abcdefg"
+        JsonEventPrinter(screen.output).several, {"": Address.parse("job.sft")}
     )
     for batch in batches:
         printer.show(batch)

@@ -199,9 +199,8 @@ def _follow(
     code = 0
     for run in runs:
         try:
-            ended, _ = print_logs(
-                session, workspace, run, LogSelection(follow=True), format_, closes=run is runs[-1]
-            )
+            selection, closes = LogSelection(follow=True), run is runs[-1]
+            (ended,), _ = print_logs(session, workspace, [run], selection, format_, closes=closes)
         except KeyboardInterrupt:
             name = str(run.job.address).removeprefix("job.")
             session.output.note(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,7 @@ from trainctl.cli import options
 from trainctl.cli.options import OutputFormat, TableFormat, duration, option, print_result
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace, report_unreachable
-from trainctl.errors import NodeError, UsageError
+from trainctl.errors import UsageError
 from trainctl.operations.runs import lookup
 from trainctl.operations.runs.control import mask_secrets
 from trainctl.operations.runs.logs import LogSelection, LogTime, read_log
@@ -19,64 +19,37 @@ from trainctl.operations.runs.lookup import JobRun
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events import JsonEventPrinter
 from trainctl.views.runs.logs import JsonLogPrinter, TextLogPrinter
-from trainctl.views.runs.status import run_labels
 from trainctl.views.terminal.text import warning_text
 
 if TYPE_CHECKING:
     from trainctl.base.points import RunPoints
-    from trainctl.model.reports import LogBatch, RankSample, UnreachableNode
+    from trainctl.model.reports import LogBatch
+    from trainctl.operations.runs.status import RunSamples
 
 
 def print_logs(
     session: CliSession,
     workspace: Workspace,
-    run: JobRun,
+    runs: Sequence[JobRun],
     selection: LogSelection,
     format_: OutputFormat,
     *,
     closes: bool = True,
-) -> tuple[JobRun, int]:
-    """Print the job's own lines, prefixed with the rank if there are several.
+) -> tuple[list[JobRun], int]:
+    """Print the own lines of jobs, several runs merged, prefixed with the run and the rank if there are several.
 
-    With ``closes`` a summary is the last event. Return the run as it is now, and the exit code.
+    With ``closes`` a summary is the last event. Return the runs as they are now, and the exit code.
     """
-    unreachable = _print_lines(session, workspace, [run], selection, format_)
-    try:
-        run = lookup.refresh_run(workspace, run)
-    except NodeError:
-        if selection.follow:  # a followed run must be reachable, to report its end
-            raise
-    if not run.record.ranks and format_ is OutputFormat.TEXT:
-        detail = f": {run.record.error}" if run.record.error else "."
-        state = "has not reached a node yet" if run.record.status.live else "never started"
-        session.output.note(f"Run {run.record.number} ({run.record.id}) {state}{detail}")
-    if format_ is OutputFormat.JSON and closes:
-        JsonEventPrinter(session.output).close(
-            "end of log", {"run": run.record.id, "status": run.record.status.value}
-        )
-    return run, report_unreachable(session, unreachable, "the log")
-
-
-def _print_lines(
-    session: CliSession,
-    workspace: Workspace,
-    runs: Sequence[JobRun],
-    selection: LogSelection,
-    format_: OutputFormat,
-) -> list[UnreachableNode]:
-    """Print the lines of runs, merged; return the nodes that don't respond."""
     from trainctl.model.reports import UnreachableNode
 
-    emit = JsonEventPrinter(session.output).several
-    views: dict[str, TextLogPrinter | JsonLogPrinter] = {}
+    emit = JsonEventPrinter(session.output)
+    printer: TextLogPrinter | JsonLogPrinter
     if format_ is OutputFormat.JSON:
-        for run in runs:
-            views[run.record.id] = JsonLogPrinter(emit, run.job.address, run.record.id)
+        printer = JsonLogPrinter(emit.several, {run.record.id: run.job.address for run in runs})
     else:
         several = selection.rank is None and any(len(run.record.ranks) > 1 for run in runs)
-        labels = run_labels({run.record.id: run.matrix for run in runs})
-        text = TextLogPrinter(session.output, several=several, labels=labels)
-        views = {run.record.id: text for run in runs}
+        labels = {run.record.id: run.job.address.key or "" for run in runs if len(runs) > 1}
+        printer = TextLogPrinter(session.output, several=several, labels=labels)
     for problem in dict.fromkeys(text for run in runs for text in mask_secrets(workspace, run)):
         session.output.note(warning_text(problem, code="unmasked-secret"))
     unreachable: list[UnreachableNode] = []
@@ -85,17 +58,27 @@ def _print_lines(
         if isinstance(batch, UnreachableNode):
             unreachable.append(batch)
         else:
-            views[batch.run or runs[0].record.id].show(batch)
+            printer.show(batch)
 
     try:
         read_log(workspace, runs, selection, take)
     finally:
-        for view in dict.fromkeys(views.values()):
-            view.close()
-    first = views[runs[0].record.id]
-    if isinstance(first, JsonLogPrinter):
-        first.show_unreachable(unreachable)
-    return unreachable
+        printer.close()
+    if isinstance(printer, JsonLogPrinter):
+        printer.show_unreachable(unreachable)
+    current = []
+    for run, error in lookup.refresh_runs(workspace, runs):
+        if error is not None and selection.follow:  # to report the end of a followed run
+            raise error
+        if not run.record.ranks and format_ is OutputFormat.TEXT:
+            detail = f": {run.record.error}" if run.record.error else "."
+            state = "has not reached a node yet" if run.record.status.live else "never started"
+            session.output.note(f"Run {run.record.number} ({run.record.id}) {state}{detail}")
+        current.append(run)
+    if format_ is OutputFormat.JSON and closes:
+        one = {"run": current[0].record.id, "status": current[0].record.status.value}
+        emit.close("end of log", one if len(current) == 1 else {"runs": len(current)})
+    return current, report_unreachable(session, unreachable, "the log")
 
 
 def parse_time(flag: str, text: str | None) -> LogTime | None:
@@ -151,13 +134,7 @@ def logs_command(
     with open_workspace(session) as workspace:
         job = lookup.job_address(address)
         runs = lookup.select_runs(lookup.with_unrecorded_runs(workspace), job, run)
-        if len(runs) == 1:
-            return print_logs(session, workspace, runs[0], selection, format_)[1]
-        unreachable = _print_lines(session, workspace, runs, selection, format_)
-        lookup.refresh_runs(workspace, runs)
-        if format_ is OutputFormat.JSON:
-            JsonEventPrinter(session.output).close("end of the logs", {"runs": len(runs)})
-        return report_unreachable(session, unreachable, "the log")
+        return print_logs(session, workspace, runs, selection, format_)[1]
 
 
 def metrics_command(
@@ -182,20 +159,15 @@ def metrics_command(
         raise UsageError(
             "--follow can't be used with --format csv", "Use --format json for one sample per line."
         )
-    if (plot or keys) and format_ is not TableFormat.TEXT:
-        raise UsageError(
-            "--plot and --key can't be used with --format",
-            "For all reported numbers, use trainctl results ADDRESS --format json.",
-        )
     with open_workspace(session) as workspace:
         job = lookup.job_address(address)
         runs = lookup.select_runs(lookup.with_unrecorded_runs(workspace), job, run)
+        if format_ is not TableFormat.TEXT and (plot or keys or len(runs) > 1):
+            raise UsageError(
+                "--format needs a single job, without --plot and --key",
+                "For all reported numbers, use trainctl results ADDRESS --format json.",
+            )
         if keys or len(runs) > 1:
-            if format_ is not TableFormat.TEXT:
-                raise UsageError(
-                    f"{job} has {len(runs)} jobs, and --format shows one",
-                    f"Use the name of a single job, for example {runs[0].job.address.shell_quoted}.",
-                )
             _plot_points(session, workspace, runs, keys, follow=follow)
             return 0
         return _show_usage(session, workspace, runs[0], rank, format_, follow=follow, plot=plot)
@@ -211,20 +183,23 @@ def _plot_points(
 ) -> None:
     """Plot what runs have reported, redrawn while they live."""
     from trainctl.operations.runs.status import watch_points
-    from trainctl.views.runs.metrics import point_lines
+    from trainctl.views.runs.metrics import plot_lines
+    from trainctl.views.runs.results import require_key
     from trainctl.views.terminal.progress import show_updates
 
-    labels = run_labels({run.record.id: run.matrix for run in runs})
-
     def view(found: Sequence[tuple[JobRun, RunPoints]], width: int | None) -> list[str]:
-        by_label = {labels[run.record.id]: points for run, points in found}
-        reported = [run.record.reported.get("results") or () for run, _ in found]
-        known = {key for names in (*reported, *by_label.values()) for key in names}
-        is_live = any(run.record.status.live for run, _ in found)
-        wanted = keys or sorted(known)
-        if is_live:  # it may report the others later
-            wanted = [key for key in wanted if key in known]
-        return point_lines(by_label, width, wanted, known) or ["Nothing reported yet."]
+        series: dict[str, dict[str, Sequence[float]]] = {}
+        for run, points in found:
+            label = run.job.address.key or run.record.id
+            for key in run.record.reported.get("results") or ():
+                series.setdefault(key, {})
+            for key, of_key in points.items():
+                series.setdefault(key, {})[label] = of_key.columns()[0]
+        if not any(run.record.status.live for run, _ in found):  # it may report others later
+            for key in keys or ():
+                require_key(key, series)
+        shown = {key: series[key] for key in keys or sorted(series) if series.get(key)}
+        return plot_lines(shown, width) or ["Nothing reported yet."]
 
     show_updates(session.output, watch_points(workspace, runs, keys, follow=follow), view, None)
 
@@ -248,48 +223,35 @@ def _show_usage(
         metrics_lines,
         plot_lines,
         sample_json,
+        usage_series,
     )
     from trainctl.views.terminal.progress import show_updates
 
-    if follow and format_ is TableFormat.JSON:
-        for _, new in watch_samples(workspace, run, rank):
-            session.output.json_lines(map(sample_json, new))
-        return 0
     known: dict[str, ReportedPoints] = {}
 
-    def view(shown: tuple[JobRun, Sequence[RankSample]], width: int | None) -> list[str]:
-        current, samples = shown
-        style = (
-            session.output.style if width == session.output.width else session.output.error_style
-        )
-        record = current.record
-        lines = metrics_lines(current.job.address, record, samples, style, time.time(), width)
+    def view(usage: RunSamples, width: int | None) -> list[str]:
+        job, record = usage.run.job.address, usage.run.record
+        lines = metrics_lines(job, record, usage.samples, session.output.style, time.time(), width)
         if plot:
-            known.update(read_points(workspace, [current], None, known))
-            lines += ["", *plot_lines(samples, known[record.key].points, width)]
+            known.update(read_points(workspace, [usage.run], None, known))
+            points = known[record.key].points
+            reported = {key: of_key.columns()[0] for key, of_key in points.items()}
+            series = {"reported": reported} if reported else {}
+            lines += ["", *plot_lines({**series, **usage_series(usage.samples)}, width)]
         return lines
 
+    def forms(usage: RunSamples) -> Iterable[object]:
+        return map(sample_json, usage.new)
+
     if follow:
-        show_updates(session.output, _all_samples(workspace, run, rank), view, None)
+        updates, is_json = watch_samples(workspace, run, rank), format_ is TableFormat.JSON
+        show_updates(session.output, updates, view, forms if is_json else None)
         return 0
     usage = samples_of(workspace, run, rank)
     if format_ is TableFormat.TEXT:
-        for line in view((usage.run, usage.samples), session.output.width):
+        for line in view(usage, session.output.width):
             session.output.print(line)
     else:
         form = metrics_json(run.job.address, usage.run.record, usage.samples, usage.unreachable)
         print_result(session.output, format_, form, (), metrics_csv(usage.samples))
     return report_unreachable(session, usage.unreachable, "the samples")
-
-
-def _all_samples(
-    workspace: Workspace, run: JobRun, rank: int | None
-) -> Iterator[tuple[JobRun, Sequence[RankSample]]]:
-    """Yield the run with all of its samples, when there are new ones."""
-    from trainctl.operations.runs.status import watch_samples
-
-    samples: list[RankSample] = []
-    for current, new in watch_samples(workspace, run, rank):
-        samples += new
-        if new or not current.record.status.live:
-            yield current, samples

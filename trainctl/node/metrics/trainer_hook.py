@@ -49,10 +49,8 @@ def _add_reports(callback):
             _report(state, {})
         return on_step_end(self, args, state, control, **more)
 
-    def report_logs(self, args, state, control, logs=None, **more):
-        _report(state, logs or {})
-
-    callback.on_step_end, callback.on_log = report_step, report_logs
+    callback.on_step_end = report_step
+    callback.on_log = lambda self, args, state, control, logs=None, **more: _report(state, logs or {})
 
 
 def _report(state, logs):

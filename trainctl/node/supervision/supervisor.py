@@ -385,8 +385,8 @@ class _Supervisor:
         if not outcome.root_cause:
             del ending["root_cause"]
         with contextlib.suppress(OSError):
-            found = event_files(self._run)
-            ending["results"] = update_results(self._run, found, is_over=True) or None
+            results = update_results(self._run, event_files(self._run), is_over=True)
+            ending["results"] = results or None
         for _ in range(_WRITE_ATTEMPTS):
             with contextlib.suppress(OSError):
                 remove_tree(self._run.scratch)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainctl.base.lazy_dataclass import dataclass, replace
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.protocol.runs import LogLinesQuery, LogStreamQuery
 from trainctl.errors import NodeError, NodeTimeout, NodeUnreachable, UnknownOnNode, UsageError
 from trainctl.operations.runs.lookup import JobRun, check_rank, run_control
@@ -134,7 +134,7 @@ def _readers(
     for run in runs:
         check_rank(run, selection.rank)
     readers = [
-        _RankLogReader(workspace, run, record.rank, selection, cancelled, named=len(runs) > 1)
+        _RankLogReader(workspace, run, record.rank, selection, cancelled)
         for run in runs
         for record in run.record.ranks
         if selection.rank in (None, record.rank)
@@ -157,17 +157,14 @@ class _RankLogReader:
         rank: int,
         selection: LogSelection,
         cancelled: threading.Event,
-        *,
-        named: bool,
     ) -> None:
         self._workspace = workspace
         self._cancelled = cancelled
         self.run = run
         self.rank = rank
-        self._name = run.record.id if named else ""
         self.unreachable: NodeUnreachable | None = None
         self._request = selection.request
-        self._frames = LogFrameParser(rank)
+        self._frames = LogFrameParser(rank, run.record.id)
 
     def read_existing(self, take: Callable[[LogBatch], None], *, will_follow: bool) -> None:
         """Pass on existing lines; set ``unreachable`` if the node is."""
@@ -202,7 +199,7 @@ class _RankLogReader:
 
         def parse(data: bytes) -> None:
             for batch in self._frames.take(data):
-                take(replace(batch, run=self._name) if self._name else batch)
+                take(batch)
             if self._frames.offset:
                 self._request["tail"] = None  # a retry continues after these lines
 
@@ -230,8 +227,9 @@ class _RankLogReader:
 class LogFrameParser:
     """Parses one rank's frames; ``offset`` is where to continue."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, run: str = "") -> None:
         self.rank = rank
+        self.run = run
         self.offset = 0
         self._head: Mapping[str, Any] | None = None
         self._data = bytearray()
@@ -272,10 +270,13 @@ class LogFrameParser:
         if skipped_bytes or not text:
             by = "" if self._reported else str(head.get("prepared_by", ""))
             self._reported = self._reported or bool(by)  # a retry sends it again
-            return LogBatch(self.rank, time, skipped_bytes=skipped_bytes, prepared_by=by)
+            return LogBatch(
+                self.rank, time, skipped_bytes=skipped_bytes, prepared_by=by, run=self.run
+            )
         if "\r" in text:
             text = text.replace("\r\n", "\n")
-        return LogBatch(self.rank, time, text if is_open else text.removesuffix("\n"), is_open)
+        text = text if is_open else text.removesuffix("\n")
+        return LogBatch(self.rank, time, text, is_open, run=self.run)
 
     def _decoded(self, size: int, *, is_open: bool) -> str:
         """Remove and decode so many bytes; a character split between frames is kept for the next.

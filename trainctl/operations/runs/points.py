@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -46,7 +47,7 @@ def read_points(
     keys: Collection[str] | None = None,
     known: Mapping[str, ReportedPoints] | None = None,
 ) -> dict[str, ReportedPoints]:
-    """Return the points of runs by run key, of some keys or all; each node is called once.
+    """Return the points of runs by run key, at least of these keys, by default of all; each node is called once.
 
     ``known``: what an earlier call with these keys returned; only newer points are requested, and added to it. Points of
     an ended run are kept next to the state, where they outlive its nodes.
@@ -54,18 +55,12 @@ def read_points(
     found = {run.record.key: (known or {}).get(run.record.key, ReportedPoints()) for run in runs}
     wanted = [run for run in runs if not found[run.record.key].is_final and _may_have(run.record)]
     reader = _PointReader(workspace, found)
-    reader.read_kept([run for run in wanted if not run.record.status.live])
+    _each(reader.read_kept, [run for run in wanted if not run.record.status.live])
     missing = [run for run in wanted if not found[run.record.key].is_final]
-    live = [run for run in missing if run.record.status.live]
     ended = [run for run in missing if not run.record.status.live]
-    reader.read_nodes(live, keys)
-    reader.read_nodes(ended, None)
-    reader.keep(ended)
-    reader.read_uploaded([run for run in missing if not found[run.record.key].points])
-    if keys is not None:
-        for reported in found.values():
-            for key in reported.points.keys() - {*keys}:
-                del reported.points[key]
+    reader.read_nodes(missing, None if ended else keys)
+    _each(reader.keep, ended)
+    _each(reader.read_uploaded, [run for run in missing if not found[run.record.key].points])
     return found
 
 
@@ -89,33 +84,26 @@ def _kept_key(run: RunRecord) -> str:
     return f"{POINTS}/{run.key}.json"
 
 
-_RankCall = tuple[NodeAgent, str, dict[str, int]]
-"""An agent, the root directory of its node program, and ranks by key of their runs."""
-
-
 class _PointReader:
     """Reads the points of runs from all places; what can't be read now is left to the next command."""
 
     def __init__(self, workspace: Workspace, found: Mapping[str, ReportedPoints]) -> None:
         self._workspace, self._found = workspace, found
-        self._records: SealedRecords | None = None
 
-    def read_kept(self, runs: Sequence[JobRun]) -> None:
+    @cached_property
+    def _records(self) -> SealedRecords:
+        return SealedRecords(self._workspace)
+
+    def read_kept(self, run: JobRun) -> None:
         """Read those next to the state."""
-        with suppress(TrainctlError):  # of a plugin, which has none
-            self._records = SealedRecords(self._workspace) if runs else None
-
-        def read(run: JobRun) -> None:
-            if self._records and (data := self._records.get(_kept_key(run.record))):
-                self._add(run, data)
-                self._found[run.record.key].is_final = True
-
-        _each(read, runs)
+        if data := self._records.get(_kept_key(run.record)):
+            update_points(self._found[run.record.key].points, json.loads(data))
+            self._found[run.record.key].is_final = True
 
     def read_nodes(self, runs: Sequence[JobRun], keys: Collection[str] | None) -> None:
         """Read those that nodes have; each node is called once."""
         control = run_control(self._workspace)
-        calls: dict[tuple[str, str], _RankCall] = {}
+        calls: dict[tuple[str, str], tuple[NodeAgent, dict[str, int]]] = {}
         for run in runs:
             reported = self._found[run.record.key]
             for rank in (rank.rank for rank in run.record.ranks):
@@ -125,24 +113,24 @@ class _PointReader:
                     except NodeError as error:
                         reported.problem = error.summary
                     else:
-                        call = calls.setdefault((node.id, node.root), (agent, node.root, {}))
-                        call[2][run.record.key] = rank
+                        call = calls.setdefault((node.id, node.root), (agent, {}))
+                        call[1][run.record.key] = rank
 
-        def query(call: _RankCall) -> list[tuple[int, str, Mapping[str, Any] | NodeError]]:
-            agent, root, ranks = call
+        def query(key: tuple[str, str]) -> list[tuple[int, str, Mapping[str, Any] | NodeError]]:
+            agent, ranks = calls[key]
             known = {
-                run: {key: points.position for key, points in self._found[run].points.items()}
+                run: {name: of.position for name, of in self._found[run].points.items()}
                 for run in ranks
             }
             wanted = keys if keys is None else sorted(keys)
-            request = protocol.PointsRequest(root=root, runs=known, keys=wanted)
+            request = protocol.PointsRequest(root=key[1], runs=known, keys=wanted)
             try:
                 replies = agent.call(protocol.POINTS, request, timeout=QUERY_SECONDS)["runs"]
             except NodeError as error:
                 return [(rank, run, error) for run, rank in ranks.items()]
             return [(rank, run, replies[run]) for run, rank in ranks.items()]
 
-        replies = chain.from_iterable(each(query, calls.values(), _NODES_AT_ONCE))
+        replies = chain.from_iterable(each(query, calls, _NODES_AT_ONCE))
         for rank, run_key, reply in sorted(replies, key=itemgetter(0)):
             self._take(self._found[run_key], rank, reply)
 
@@ -160,37 +148,22 @@ class _PointReader:
                 except ValueError as error:
                     reported.problem = str(error)
 
-    def read_uploaded(self, runs: Sequence[JobRun]) -> None:
+    def read_uploaded(self, run: JobRun) -> None:
         """Read those that were uploaded with checkpoints."""
-        workspace = self._workspace
-
-        def read(run: JobRun) -> None:
-            control = run_control(workspace, run.state)
-            client = CheckpointClient(control, workspace.checkpoints, run.record)
-            data = next(filter(None, (client.points(rank.rank) for rank in run.record.ranks)), None)
-            self._add(run, data)
-
-        _each(read, runs)
-
-    def keep(self, runs: Sequence[JobRun]) -> None:
-        """Store what nodes have of ended runs next to the state, unless the workspace is read-only."""
-        if self._workspace.settings.read_only:
-            return
-        redact = self._workspace.settings.redactor.redact
-
-        def put(run: JobRun) -> None:
-            reported = self._found[run.record.key]
-            if reported.points and not reported.problem and self._records:
-                points = {redact(key): of_key for key, of_key in reported.points.items()}
-                text = json.dumps(points_json(points))
-                self._records.put(_kept_key(run.record), text.encode())
-                reported.is_final = True
-
-        _each(put, runs)
-
-    def _add(self, run: JobRun, data: bytes | None) -> None:
-        if data:
+        control = run_control(self._workspace, run.state)
+        client = CheckpointClient(control, self._workspace.checkpoints, run.record)
+        if data := next(
+            filter(None, (client.points(rank.rank) for rank in run.record.ranks)), None
+        ):
             update_points(self._found[run.record.key].points, json.loads(data))
+
+    def keep(self, run: JobRun) -> None:
+        """Store what nodes have of an ended run next to the state, unless the workspace is read-only."""
+        settings, reported = self._workspace.settings, self._found[run.record.key]
+        if reported.points and not reported.problem and not settings.read_only:
+            points = {settings.redactor.redact(key): of for key, of in reported.points.items()}
+            self._records.put(_kept_key(run.record), json.dumps(points_json(points)).encode())
+            reported.is_final = True
 
 
 def _each(act: Callable[[JobRun], None], runs: Sequence[JobRun]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.lazy_named_tuple import NamedTuple
@@ -44,14 +43,22 @@ def results_of(
         else:
             found = all_run_statuses(workspace, address)
         statuses.update({status.run.id: status for status in found})
-    points = _points(workspace, [*statuses.values()], with_points=with_points)
+    state = with_unrecorded_runs(workspace)
+    runs = [
+        find_run(state, status.address, run_id)
+        for run_id, status in statuses.items()
+        if with_points
+        or (status.run.status is RunStatus.LOST and not status.run.reported.get("results"))
+    ]
+    reported = read_points(workspace, runs) if runs else {}
+    points = {key: of_run.points for key, of_run in reported.items()}
     return with_costs([*statuses.values()], run_usage(workspace.ledger.entries()), points)
 
 
 def with_costs(
     statuses: Sequence[JobStatus],
     usage: Iterable[RunUsage],
-    points: Mapping[str, RunPoints] = MappingProxyType({}),
+    points: Mapping[str, RunPoints] | None = None,
 ) -> list[RunResult]:
     """Return the results of runs with their duration and cost, and with points by run key."""
     now = time.time()
@@ -60,33 +67,16 @@ def with_costs(
         for run in usage
         if run.price_per_hour is not None
     }
-    return [
-        _result(status, costs.get(status.run.id), now, points.get(status.run.key, {}))
-        for status in statuses
-    ]
-
-
-def _points(
-    workspace: Workspace, statuses: Sequence[JobStatus], *, with_points: bool
-) -> dict[str, RunPoints]:
-    """Read the points of all runs, or only of those that were lost with their results."""
-    state = with_unrecorded_runs(workspace)
-    runs = [
-        find_run(state, status.address, status.run.id)
-        for status in statuses
-        if with_points
-        or (status.run.status is RunStatus.LOST and not status.run.reported.get("results"))
-    ]
-    found = read_points(workspace, runs) if runs else {}
-    return {run: reported.points for run, reported in found.items()}
-
-
-def _result(status: JobStatus, cost: float | None, now: float, points: RunPoints) -> RunResult:
-    run = status.run
-    seconds = run.phases.get("running")
-    if seconds is None and run.started_at is not None and run.status.live:
-        seconds = max(0.0, now - run.started_at)
-    return RunResult(status, seconds, cost, points)
+    results = []
+    for status in statuses:
+        run = status.run
+        seconds = run.phases.get("running")
+        if seconds is None and run.started_at is not None and run.status.live:
+            seconds = max(0.0, now - run.started_at)
+        results.append(
+            RunResult(status, seconds, costs.get(run.id), (points or {}).get(run.key, {}))
+        )
+    return results
 
 
 class BestCheckpoint(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from trainctl.base.lazy_dataclass import dataclass
@@ -168,20 +168,18 @@ _NODES_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class RunSamples:
-    """A run, samples of its ranks by time, and the unreachable nodes."""
+    """A run, all known samples of its ranks by time, those that are new, and the unreachable nodes."""
 
     run: JobRun
     samples: list[RankSample]
+    new: list[RankSample]
     unreachable: tuple[UnreachableNode, ...]
 
 
 def samples_of(
-    workspace: Workspace,
-    run: JobRun,
-    only: int | None = None,
-    since: Mapping[int, float] | None = None,
+    workspace: Workspace, run: JobRun, only: int | None = None, known: RunSamples | None = None
 ) -> RunSamples:
-    """Query the run and its samples; ``since`` has the last times by rank.
+    """Query the run and its samples, of all ranks or one, that aren't known yet.
 
     NodeUnreachable if all nodes are; if some are, the run is partly as recorded.
     """
@@ -190,11 +188,12 @@ def samples_of(
     if problem is not None and not isinstance(problem, NodeUnreachable):
         raise problem
     ranks = [record.rank for record in run.record.ranks if only in (None, record.rank)]
-    control, known = run_control(workspace), since or {}
+    control, samples = run_control(workspace), known.samples if known else []
+    since = {sample.rank: sample.time for sample in samples}
 
     def query(rank: int) -> list[RankSample] | NodeUnreachable:
         try:
-            node, rows = control.metrics(run.record, rank, known.get(rank, 0.0))
+            node, rows = control.metrics(run.record, rank, since.get(rank, 0.0))
         except NodeUnreachable as error:
             return error
         return [RankSample.of(rank, node, row) for row in rows]
@@ -203,9 +202,9 @@ def samples_of(
     errors = {rank: reply for rank, reply in replies.items() if isinstance(reply, NodeUnreachable)}
     if errors and len(errors) == len(ranks):
         raise next(iter(errors.values()))
-    samples = [sample for reply in replies.values() if isinstance(reply, list) for sample in reply]
-    samples.sort(key=lambda sample: (sample.time, sample.rank))
-    return RunSamples(run, samples, unreachable_nodes(run.record, errors))
+    new = [sample for reply in replies.values() if isinstance(reply, list) for sample in reply]
+    new.sort(key=lambda sample: (sample.time, sample.rank))
+    return RunSamples(run, samples + new, new, unreachable_nodes(run.record, errors))
 
 
 def watch_points(
@@ -216,12 +215,10 @@ def watch_points(
 
     known: dict[str, ReportedPoints] = {}
     while True:
-        refreshed = refresh_runs(workspace, runs)
-        current = [run for run, _ in refreshed]
+        current = [run for run, _ in refresh_runs(workspace, runs)]
         known = read_points(workspace, current, keys, known)
-        for problem in dict.fromkeys(known[run.record.key].problem for run in current):
-            if problem:
-                workspace.notify(problem)
+        for problem in sorted({known[run.record.key].problem for run in current} - {""}):
+            workspace.notify(problem)
         yield [(run, known[run.record.key].points) for run in current]
         if not (follow and any(run.record.status.live for run in current)):
             return
@@ -230,20 +227,19 @@ def watch_points(
 
 def watch_samples(
     workspace: Workspace, run: JobRun, only: int | None = None
-) -> Iterator[tuple[JobRun, list[RankSample]]]:
-    """Yield the run and its new samples until it has ended."""
-    known: dict[int, float] = {}
+) -> Iterator[RunSamples]:
+    """Yield the run and its samples when there are new ones, until it has ended."""
+    known: RunSamples | None = None
     while True:
         try:
-            current = samples_of(workspace, run, only, known)
+            known = samples_of(workspace, known.run if known else run, only, known)
         except NodeUnreachable as error:
             workspace.notify(f"{error.summary}; retrying")
         else:
-            for node in current.unreachable:
+            for node in known.unreachable:
                 workspace.notify(f"{node.why}; retrying")
-            run = current.run
-            known |= {sample.rank: sample.time for sample in current.samples}
-            yield run, current.samples
-            if not run.record.status.live:
+            if known.new or not known.run.record.status.live:
+                yield known
+            if not known.run.record.status.live:
                 return
         time.sleep(POLL_SECONDS)

@@ -18,7 +18,7 @@ _MAX_LINE = 2**20
 
 
 class TextLogPrinter:
-    """Prints lines unchanged, with ``[rank N]`` before each if ``several``, and the run's label if there are labels."""
+    """Prints lines unchanged, with ``[rank N]`` before each if ``several``, and the label of its run if it has one."""
 
     def __init__(
         self, output: TerminalOutput, *, several: bool, labels: Mapping[str, str] | None = None
@@ -36,7 +36,7 @@ class TextLogPrinter:
             self.close()
         if batch.skipped_bytes:
             rank = f" of rank {batch.rank}" if self._several else ""
-            rank += f" of {escape(self._labels[batch.run])}" if batch.run else ""
+            rank += f" of {escape(self._labels[batch.run])}" if batch.run in self._labels else ""
             self._output.note(warning_text(_gap_text(batch, rank), code="log-truncated"))
         if batch.prepared_by:
             self._output.note(_prepared_elsewhere_text(batch))
@@ -65,7 +65,7 @@ class TextLogPrinter:
     @property
     def _mark(self) -> str:
         run, rank = self._open or ("", 0)
-        label = f"[{escape(self._labels[run])}] " if run else ""
+        label = f"[{escape(self._labels[run])}] " if run in self._labels else ""
         return f"{label}[rank {rank}] " if self._several else label
 
     @property
@@ -74,56 +74,56 @@ class TextLogPrinter:
 
 
 class JsonLogPrinter:
-    """Emits an event for each line, with its time."""
+    """Emits an event for each line, with its time; ``addresses``: jobs by run."""
 
-    def __init__(self, emit: Callable[[Sequence[Event]], None], address: Address, run: str) -> None:
+    def __init__(
+        self, emit: Callable[[Sequence[Event]], None], addresses: Mapping[str, Address]
+    ) -> None:
         self._emit = emit
-        self._address = address
-        self._run = run
-        self._open: dict[int, str] = {}
+        self._addresses = addresses
+        self._open: dict[tuple[str, int], str] = {}
 
     def show(self, batch: LogBatch) -> None:
         """Print lines; keep an unfinished line until it is complete or rewritten."""
         events: list[Event] = []
+        key, address = (batch.run, batch.rank), self._addresses[batch.run]
         if batch.skipped_bytes:
             missing = {"rank": batch.rank, "skipped_bytes": batch.skipped_bytes}
             data = {"severity": "warning", "code": "log-truncated", **missing}
-            events += self._rest(batch.rank, batch.time)
-            events.append(
-                Event(EventType.DIAGNOSTIC, _gap_text(batch), self._address, data, batch.time)
-            )
+            events += self._rest(key, batch.time)
+            events.append(Event(EventType.DIAGNOSTIC, _gap_text(batch), address, data, batch.time))
         if batch.prepared_by:
             data = {"severity": "note", "rank": batch.rank, "prepared_by": batch.prepared_by}
             text = _prepared_elsewhere_text(batch)
-            events.append(Event(EventType.DIAGNOSTIC, text, self._address, data))
+            events.append(Event(EventType.DIAGNOSTIC, text, address, data))
         if batch.text is not None:
-            lines = (self._open.pop(batch.rank, "") + batch.text).split("\n")
+            lines = (self._open.pop(key, "") + batch.text).split("\n")
             if batch.open and "\r" in lines[-1]:
                 lines[-1] = lines[-1].rstrip("\r").rpartition("\r")[2]
             elif batch.open and len(lines[-1]) < _MAX_LINE:
-                self._open[batch.rank] = lines.pop()
-            events += [self._event(line, batch.rank, batch.time) for line in lines]
+                self._open[key] = lines.pop()
+            events += [self._event(line, key, batch.time) for line in lines]
         self._emit(events)
 
     def show_unreachable(self, unreachable: Sequence[UnreachableNode]) -> None:
         """Print a warning for each unreachable node."""
-        events = []
+        events, address = [], next(iter(self._addresses.values()))
         for node, row in zip(unreachable, unreachable_json(unreachable), strict=True):
             data = {"severity": "warning", "code": "node-unreachable", **row}
             text = unreachable_text(node, "the log")
-            events.append(Event(EventType.DIAGNOSTIC, text, self._address, data))
+            events.append(Event(EventType.DIAGNOSTIC, text, address, data))
         self._emit(events)
 
     def close(self) -> None:
         """Print the unfinished lines."""
-        self._emit([event for rank in sorted(self._open) for event in self._rest(rank)])
+        self._emit([event for key in sorted(self._open) for event in self._rest(key)])
 
-    def _rest(self, rank: int, time: float | None = None) -> list[Event]:
-        return [self._event(self._open.pop(rank), rank, time)] if rank in self._open else []
+    def _rest(self, key: tuple[str, int], time: float | None = None) -> list[Event]:
+        return [self._event(self._open.pop(key), key, time)] if key in self._open else []
 
-    def _event(self, line: str, rank: int, time: float | None) -> Event:
-        data = {"rank": rank, "run": self._run}
-        return Event(EventType.LOG, line, self._address, data, time)
+    def _event(self, line: str, key: tuple[str, int], time: float | None) -> Event:
+        run, rank = key
+        return Event(EventType.LOG, line, self._addresses[run], {"rank": rank, "run": run}, time)
 
 
 def _gap_text(batch: LogBatch, rank: str = "") -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from trainctl.base.lazy_dataclass import asdict, replace
-from trainctl.base.points import RunPoints
 from trainctl.base.units import format_bytes, format_duration
-from trainctl.errors import UsageError
 from trainctl.model.address import Address
-from trainctl.model.diagnostics import nearest
 from trainctl.model.reports import (
     VOLUMES,
     GpuMetrics,
@@ -27,12 +24,12 @@ from trainctl.views.terminal.text import (
     display_width,
     escape,
     format_timestamp,
-    shorten,
+    pad,
     table,
     unreachable_json,
 )
 
-N = TypeVar("N", int, float)
+T = TypeVar("T", RankSample, VolumeMetrics, GpuMetrics)
 _WARN, _ALARM = 0.7, 0.9
 _TITLES = {"ephemeral_storage": "DISK", "checkpoints": "CHECKPOINTS", "cache": "CACHE"}
 
@@ -49,30 +46,25 @@ def peak_samples(samples: Iterable[RankSample]) -> list[RankSample]:
     for sample in samples:
         peak = by_rank.get(sample.rank, sample)
         volumes = {
-            name: replace(
-                volume,
-                usage_bytes=_larger(peak.volumes.get(name, volume).usage_bytes, volume.usage_bytes),
-            )
+            name: _peak(volume, peak.volumes.get(name, volume), "usage_bytes")
             for name, volume in sample.volumes.items()
         }
         gpus = {
-            number: replace(
-                gpu,
-                utilization=_larger(gpu.utilization, peak.gpus.get(number, gpu).utilization),
-                memory_usage_bytes=_larger(
-                    gpu.memory_usage_bytes, peak.gpus.get(number, gpu).memory_usage_bytes
-                ),
-            )
+            number: _peak(gpu, peak.gpus.get(number, gpu), "utilization", "memory_usage_bytes")
             for number, gpu in {**peak.gpus, **sample.gpus}.items()
         }
-        by_rank[sample.rank] = replace(
-            sample,
-            cpu_usage=_larger(peak.cpu_usage, sample.cpu_usage),
-            cpu_memory_usage_bytes=max(peak.cpu_memory_usage_bytes, sample.cpu_memory_usage_bytes),
-            gpus=gpus,
-            volumes=volumes,
-        )
+        peak = _peak(sample, peak, "cpu_usage", "cpu_memory_usage_bytes")
+        by_rank[sample.rank] = replace(peak, gpus=gpus, volumes=volumes)
     return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def _peak(now: T, peak: T, *names: str) -> T:
+    """Return the first with the larger of both values of each name; None is unknown."""
+    larger: dict[str, Any] = {}
+    for name in names:
+        known = (value for value in (getattr(now, name), getattr(peak, name)) if value is not None)
+        larger[name] = max(known, default=None)
+    return replace(now, **larger)
 
 
 def metrics_lines(
@@ -178,10 +170,6 @@ def metrics_csv(samples: Sequence[RankSample]) -> tuple[Sequence[str], list[dict
     return columns, rows
 
 
-def _larger(one: N | None, other: N | None) -> N | None:
-    return max((value for value in (one, other) if value is not None), default=None)
-
-
 def _machine_lines(last: Sequence[RankSample], style: Style, width: int | None) -> list[str]:
     shown = [name for name in VOLUMES if any(name in sample.volumes for sample in last)]
     headers = ["RANK", "NODE", "CPU", "MEMORY", "HOST MEMORY", *(_TITLES[name] for name in shown)]
@@ -255,59 +243,41 @@ def _colored_table(
 
 
 _LEVELS = "▁▂▃▄▅▆▇█"
-_LABELS = 13
 
 
-def point_lines(
-    runs: Mapping[str, RunPoints], width: int | None, keys: Iterable[str], known: Iterable[str]
-) -> list[str]:
-    """Return a plot of each key of each run by its label, one line each; UsageError if none of the known keys is one."""
-    found = sorted({*known})
-    for key in keys:
-        if key not in found:
-            near = nearest(key, found)
-            hint = (
-                f"Did you mean {near}?" if near else f"Reported: {', '.join(found) or 'nothing'}."
-            )
-            raise UsageError(f"no run has reported {key!r}", hint, code="unknown-result")
-    labels = max(map(display_width, runs), default=0)
-    columns = max(10, min(width or 80, 120) - labels - 36)
+def plot_lines(series: Mapping[str, Mapping[str, Sequence[float]]], width: int | None) -> list[str]:
+    """Return a line for each series below the title of its group: a plot, its range and its last value."""
+    longest = max((display_width(name) for group in series.values() for name in group), default=0)
+    columns = max(10, min(width or 80, 120) - longest - 36)
     lines: list[str] = []
-    for key in keys:
-        lines.append(escape(key))
-        for label, points in runs.items():
-            if key in points:
-                drawn = _plot(points[key].columns()[0], columns)
-                lines.append(
-                    f"  {escape(label)}{' ' * (labels - display_width(label))} {drawn}".rstrip()
-                )
-    return lines
-
-
-def plot_lines(samples: Sequence[RankSample], points: RunPoints, width: int | None) -> list[str]:
-    """Return one line for each key that was reported and each quantity of each rank, with its range and last value."""
-    columns = max(10, min(width or 80, 120) - _LABELS - 34)
-    lines = [
-        f"  {escape(shorten(key, _LABELS)):<{_LABELS}} {_plot(of_key.columns()[0], columns)}"
-        for key, of_key in points.items()
-    ]
-    lines = ["reported", *lines] if lines else []
-    for rank in sorted({sample.rank for sample in samples}):
-        own = [sample for sample in samples if sample.rank == rank]
-        series: dict[str, list[Any]] = {
-            "step": [(sample.progress or {}).get("step") for sample in own],
-            "CPU cores": [sample.cpu_usage for sample in own],
-            "memory GB": [sample.cpu_memory_usage_bytes / 1e9 for sample in own],
-        }
-        for number in sorted({number for sample in own for number in sample.gpus}):
-            busy = [sample.gpus[number].utilization for sample in own if number in sample.gpus]
-            series[f"GPU {number} %"] = [None if n is None else n * 100 for n in busy]
-        known = {name: [float(n) for n in all_ if n is not None] for name, all_ in series.items()}
-        rows = [
-            f"  {name:<{_LABELS}} {_plot(known[name], columns)}" for name in known if known[name]
+    for title, group in series.items():
+        rows = {name: _plot(values, columns) for name, values in group.items() if values}
+        lines += [
+            escape(title),
+            *(f"  {pad(escape(name), longest)} {row}" for name, row in rows.items()),
         ]
-        lines += [f"rank {rank}", *rows]
     return lines
+
+
+def usage_of(sample: RankSample) -> Iterator[tuple[str, str, float | None]]:
+    """Yield each quantity with the name of its rank or GPU, and its value."""
+    rank = f"rank {sample.rank}"
+    yield "CPU (cores)", rank, sample.cpu_usage
+    yield "Memory (GB)", rank, sample.cpu_memory_usage_bytes / 1e9
+    for number, gpu in sample.gpus.items():
+        name, used = f"{rank}, GPU {number}", gpu.memory_usage_bytes
+        yield "GPU (%)", name, None if gpu.utilization is None else gpu.utilization * 100
+        yield "GPU memory (GB)", name, None if used is None else used / 1e9
+
+
+def usage_series(samples: Iterable[RankSample]) -> dict[str, dict[str, list[float]]]:
+    """Return the usage over time, by quantity and rank or GPU."""
+    series: dict[str, dict[str, list[float]]] = {}
+    for sample in samples:
+        for title, name, value in usage_of(sample):
+            if value is not None:
+                series.setdefault(title, {}).setdefault(name, []).append(value)
+    return series
 
 
 def _plot(values: Sequence[float], columns: int) -> str:

@@ -159,15 +159,11 @@ def _evaluations(status: JobStatus) -> Iterator[tuple[str, str]]:
 
 
 def _results(status: JobStatus) -> Iterator[tuple[str, str]]:
-    """Yield the last value of each key that an ended run reported, with its extremes."""
+    """Yield the last value of each key that an ended run reported."""
     run = status.run
     results = {} if run.status.live else run.reported.get("results") or {}
     for number, (name, result) in enumerate([*results.items()][:_RESULTS]):
-        text = f"{name} {result_text(result['last'])}"
-        if result["min"] != result["max"]:
-            extremes = f"lowest {result_text(result['min'])}, highest {result_text(result['max'])}"
-            text += f", {extremes}"
-        yield "" if number else "results", escape(text)
+        yield "" if number else "results", escape(f"{name} {result_text(result['last'])}")
     if len(results) > _RESULTS:
         job = status.address.shell_quoted
         yield "", f"… and {len(results) - _RESULTS} more: trainctl results {job}"
@@ -367,10 +363,8 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     """Return a table of a matrix by its varying values, and the counts."""
     if not statuses:
         return ["No job of the matrix has run yet."]
-    values = [dict(status.matrix) for status in statuses]
-    all_names = list(dict.fromkeys(name for value in values for name in value))
-    names = [name for name in all_names if len({value.get(name) for value in values}) > 1]
-    shared = [f"{name}={values[0][name]}" for name in all_names if name not in names]
+    names = varying_names([dict(status.matrix) for status in statuses])
+    shared = [f"{name}={value}" for name, value in statuses[0].matrix if name not in names]
     ordered = sorted(
         statuses, key=lambda status: [_sort_key(dict(status.matrix).get(n, "")) for n in names]
     )
@@ -413,23 +407,10 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     return [*head, *lines]
 
 
-_LABEL = 24
-
-
-def run_labels(matrices: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, str]:
-    """Return short names of runs by their ids: values of the matrix in which they differ, with names if short, or the id."""
-    values = {run: dict(matrix) for run, matrix in matrices.items()}
-    names = dict.fromkeys(name for matrix in values.values() for name in matrix)
-    varying = [name for name in names if len({m.get(name) for m in values.values()}) > 1]
-    for form in ("{}={}", "{1}"):
-        labels = {
-            run: " ".join(form.format(name, matrix.get(name, "")) for name in varying)
-            for run, matrix in values.items()
-        }
-        longest = max(map(display_width, labels.values()), default=0)
-        if 0 < longest <= _LABEL and len({*labels.values()}) == len(labels):
-            return labels
-    return {run: run for run in values}
+def varying_names(matrices: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of the matrix of which jobs have different values."""
+    names = dict.fromkeys(name for matrix in matrices for name in matrix)
+    return [name for name in names if len({matrix.get(name) for matrix in matrices}) > 1]
 
 
 def newest_checkpoint(status: JobStatus) -> Checkpoint | None:
