@@ -15,8 +15,6 @@ from trainctl.base.protocol.runs import KeyResult, ResultPoint
 
 MAX_KEYS = 100
 MAX_POINTS = 20_000
-_OUTSIDE = 3
-"""The last, lowest and highest, which may be none of the kept ones."""
 _POINT_BYTES = 24
 
 Point = Tuple[int, float, Optional[float], float]
@@ -59,7 +57,7 @@ class KeyPoints:
             values.append(value)
             steps.append(math.nan if step is None else step)
             times.append(time)
-            if len(values) > MAX_POINTS - _OUTSIDE:
+            if len(values) > MAX_POINTS - 3:  # besides the last, lowest and highest
                 self.kept = [column[::2] for column in self.kept]
                 self.stride *= 2
 

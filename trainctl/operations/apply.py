@@ -21,8 +21,7 @@ from trainctl.operations.directories import default_state_url, split_environment
 from trainctl.operations.nodes import quarantine_lost_nodes, record_quarantine
 from trainctl.operations.policies import with_policies
 from trainctl.operations.runs.control import runs_waiting_for_secrets, send_secrets
-from trainctl.operations.runs.lookup import JobRun
-from trainctl.operations.runs.points import keep_points
+from trainctl.operations.runs.lookup import JobRun, keep_points
 from trainctl.operations.secrets import trust_violations
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.placement import planned_runs

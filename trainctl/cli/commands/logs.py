@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -240,12 +240,9 @@ def _show_usage(
             lines += ["", *plot_lines({**series, **usage_series(usage.samples)}, width)]
         return lines
 
-    def forms(usage: RunSamples) -> Iterable[object]:
-        return map(sample_json, usage.new)
-
     if follow:
-        updates, is_json = watch_samples(workspace, run, rank), format_ is TableFormat.JSON
-        show_updates(session.output, updates, view, forms if is_json else None)
+        forms = None if format_ is TableFormat.TEXT else lambda usage: map(sample_json, usage.new)
+        show_updates(session.output, watch_samples(workspace, run, rank), view, forms)
         return 0
     usage = samples_of(workspace, run, rank)
     if format_ is TableFormat.TEXT:

@@ -13,7 +13,7 @@ import signal
 import stat
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
 from trainctl.base.filesystem.files import read_json, write_atomic, write_json
 from trainctl.base.protocol.runs import MetricsRequest, MetricsResponse, RunSpec
@@ -27,9 +27,6 @@ from trainctl.node.runs.points import update_results
 from trainctl.node.runs.record import NodeRun
 from trainctl.node.system import gpus
 from trainctl.node.system.layout import Layout
-
-DISK_USAGE = "metrics-disk.json"
-"""File in a run's directory with the disk usage measured last."""
 
 HISTORY_BYTES = 2**21
 """Maximum size of a run's history of samples."""
@@ -164,7 +161,7 @@ class Sampler:
             sample["host"]["cpu_usage"] = _rate(sample["host"], before["host"], seconds)
         sample["progress"] = read_progress(self._run, started_at)
         if not last:  # the supervisor reads the rest
-            update_results(self._run, event_files(self._run))
+            update_results(self._run)
         code = 0
         try:
             with_gpus = self._started >= self._gpus_due and not last
@@ -202,8 +199,7 @@ class Sampler:
     def _usage(
         self, directories: Mapping[str, List[Path]], *, last: bool
     ) -> Mapping[str, Optional[int]]:
-        path = self._run.directory / DISK_USAGE
-        stored = read_json(path) or {"due": 0.0, "usage": {}, "event_files": []}
+        stored = read_json(self._run.disk_usage) or {"due": 0.0, "usage": {}, "event_files": []}
         is_fresh = time.time() < stored["due"] < time.time() + _DAY
         usage: Mapping[str, Optional[int]] = stored["usage"]
         if is_fresh and not last:
@@ -218,13 +214,8 @@ class Sampler:
         cost = (time.process_time() - cpu) * _COST_RATIO / (os.cpu_count() or 1)
         due = time.time() + max(_DISK_INTERVAL, cost)
         event_files = [*dict.fromkeys(found)][:_EVENT_FILES]
-        write_json(path, {"due": due, "usage": usage, "event_files": event_files})
+        write_json(self._run.disk_usage, {"due": due, "usage": usage, "event_files": event_files})
         return usage
-
-
-def event_files(run: NodeRun) -> Sequence[str]:
-    """Return the paths of TensorBoard's files that were found with the disk usage."""
-    return [*(read_json(run.directory / DISK_USAGE) or {}).get("event_files", ())]
 
 
 def job_directory(spec: RunSpec, variable: str) -> List[Path]:

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Callable, Collection, Dict, Iterable, Optional
 
-from trainctl.base.filesystem.files import write_atomic
+from trainctl.base.filesystem.files import read_json, write_atomic
 from trainctl.base.points import MAX_KEYS, KeyPoints, RunPoints, points_json
 from trainctl.base.protocol.runs import KeyResult, PointsRequest, PointsResponse
 from trainctl.node.runs.event_files import read_scalars
@@ -26,6 +26,7 @@ _MAX_LINE = 2**16
 _EARLIEST = 1e9  # a smaller ``time`` isn't in Unix seconds
 _SPREAD_SECONDS = 10.0  # between two readings
 _SECONDS, _LAST_SECONDS = 5.0, 60.0
+_UNREAD = {"inode": 0, "offset": 0, "step": None, "read_at": 0.0}
 _EVENT_FOLDERS = frozenset({"train", "training", "val", "valid", "validation", "eval", "test"})
 """Names of directories of event files that tell equal tags apart, as those of Keras."""
 
@@ -37,14 +38,7 @@ class PointLog:
         self._run = run
         self.points: RunPoints = {}
         self._stored = b""
-        self._head: Dict[str, Any] = {
-            "inode": 0,
-            "offset": 0,
-            "step": None,
-            "read_at": 0.0,
-            "event_files": {},
-            "event_keys": [],
-        }
+        self._head: Dict[str, Any] = {**_UNREAD, "event_files": {}, "event_keys": []}
         # An empty or truncated file is that of a power failure.
         with contextlib.suppress(FileNotFoundError, ValueError), run.points.open("rb") as stream:
             line = stream.readline()
@@ -98,10 +92,10 @@ class PointLog:
             return None
         return self.points.setdefault(name, KeyPoints())
 
-    def read_event_files(self, paths: Iterable[str], seconds: float) -> None:
+    def read_event_files(self, seconds: float) -> None:
         """Add new scalars of TensorBoard's files for at most so long, but not of keys that lines have."""
         deadline, offsets = time.monotonic() + seconds, self._head["event_files"]
-        for path in paths:
+        for path in (read_json(self._run.disk_usage) or {}).get("event_files", ()):
             end, folder = -1, Path(path).parent.name
             prefix = f"{folder}/" if folder in _EVENT_FOLDERS else ""
             while end != offsets.setdefault(path, 0) and time.monotonic() < deadline:
@@ -135,16 +129,14 @@ def stored_results(run: NodeRun) -> Optional[Dict[str, KeyResult]]:
     return PointLog(run, with_points=False).results or None
 
 
-def update_results(
-    run: NodeRun, event_files: Iterable[str] = (), *, is_over: bool = False
-) -> Dict[str, KeyResult]:
+def update_results(run: NodeRun, *, is_over: bool = False) -> Dict[str, KeyResult]:
     """Add what a job has reported to the points of all attempts, and store them; results by key.
 
     If the disk is full, the next call adds them again. At most 100 keys are kept.
     """
     log, seconds = PointLog(run), _LAST_SECONDS if is_over else _SECONDS
     log.read_lines(seconds, is_over=is_over)
-    log.read_event_files(event_files, seconds)
+    log.read_event_files(seconds)
     with contextlib.suppress(OSError):
         log.store()
     return log.results

@@ -80,6 +80,8 @@ class NodeRun:
         self.progress = self.directory / "progress"
         """Reported training progress, and the hook that reports that of transformers."""
         self.progress_lines = self.progress / "lines.jsonl"
+        self.disk_usage = self.directory / "metrics-disk.json"
+        """Disk usage that was measured last, and paths of TensorBoard's files."""
         self.points = self.directory / "points"
         """Points of what the run reported, and how far its progress was read."""
         self.gang = self.directory / "gang.json"

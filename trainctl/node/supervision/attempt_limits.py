@@ -10,7 +10,7 @@ from trainctl.base.clock import Stopwatch
 from trainctl.base.filesystem.files import read_json
 from trainctl.base.protocol.runs import RunSpec
 from trainctl.base.units import format_bytes
-from trainctl.node.metrics.sampler import DISK_USAGE, disk_usage, job_directory
+from trainctl.node.metrics.sampler import disk_usage, job_directory
 from trainctl.node.runs.attempt import Attempt, AttemptEnd
 from trainctl.node.runs.record import ENDED, NodeRun, checkpoint_bytes, list_runs
 from trainctl.node.scheduling.rank_coordination import AttemptPolicy
@@ -118,5 +118,5 @@ class DiskGuard:
 
 def _usage(run: NodeRun) -> Dict[str, int]:
     """Return the bytes by directory that the sampler measured last."""
-    usage = (read_json(run.directory / DISK_USAGE) or {}).get("usage", {})
+    usage = (read_json(run.disk_usage) or {}).get("usage", {})
     return {name: size for name, size in usage.items() if size}

@@ -39,7 +39,7 @@ from trainctl.node.environment.workspace import (
     started_commands,
 )
 from trainctl.node.metrics.progress import begin_progress
-from trainctl.node.metrics.sampler import Sampler, event_files
+from trainctl.node.metrics.sampler import Sampler
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import (
     ANOTHER_SUPERVISOR,
@@ -385,8 +385,7 @@ class _Supervisor:
         if not outcome.root_cause:
             del ending["root_cause"]
         with contextlib.suppress(OSError):
-            results = update_results(self._run, event_files(self._run), is_over=True)
-            ending["results"] = results or None
+            ending["results"] = update_results(self._run, is_over=True) or None
         for _ in range(_WRITE_ATTEMPTS):
             with contextlib.suppress(OSError):
                 remove_tree(self._run.scratch)

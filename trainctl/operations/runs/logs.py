@@ -105,15 +105,15 @@ def read_log(
     readers = _readers(workspace, runs, selection, cancelled)
     if len(readers) == 1:
         readers[0].read(take, follow=selection.follow)
-        return
-    produce = [partial(reader.read_existing, will_follow=selection.follow) for reader in readers]
-    existing = [iterate_callbacks(producer, cancel=cancel) for producer in produce]
-    for batch in heapq.merge(*prefetch_first(existing), key=lambda batch: batch.time):
-        take(batch)
-    if selection.follow:
-        produce = [partial(reader.read, follow=True) for reader in readers]
-        for batch in iterate_callbacks(*produce, cancel=cancel):
+    else:
+        produce = [partial(reader.read, will_follow=selection.follow) for reader in readers]
+        existing = [iterate_callbacks(producer, cancel=cancel) for producer in produce]
+        for batch in heapq.merge(*prefetch_first(existing), key=lambda batch: batch.time):
             take(batch)
+        produce = [partial(reader.read, follow=True) for reader in readers if selection.follow]
+        for batch in iterate_callbacks(*produce, cancel=cancel) if produce else ():
+            take(batch)
+    if selection.follow:
         return
     errors = [(reader, reader.unreachable) for reader in readers if reader.unreachable is not None]
     if errors and len(errors) == len(readers):
@@ -166,23 +166,17 @@ class _RankLogReader:
         self._request = selection.request
         self._frames = LogFrameParser(rank, run.record.id)
 
-    def read_existing(self, take: Callable[[LogBatch], None], *, will_follow: bool) -> None:
-        """Pass on existing lines; set ``unreachable`` if the node is."""
-        try:
-            self.read(take, follow=False, will_follow=will_follow)
-        except NodeUnreachable as error:
-            self.unreachable = error
-
     def read(
-        self, take: Callable[[LogBatch], None], *, follow: bool, will_follow: bool = False
+        self, take: Callable[[LogBatch], None], *, follow: bool = False, will_follow: bool = False
     ) -> None:
-        """Pass on existing lines; with ``follow``, new lines until the run ends."""
+        """Pass on existing lines, or set ``unreachable`` if the node is; with ``follow``, new lines until the run ends."""
         while True:
             try:
                 self._call(take, follow=follow, open_end=will_follow)
             except NodeUnreachable as error:
                 if not follow:
-                    raise
+                    self.unreachable = error
+                    return
                 if not self._cancelled.is_set():
                     self._workspace.notify(f"{error.summary}; retrying")
                 if self._cancelled.wait(RETRY_SECONDS):

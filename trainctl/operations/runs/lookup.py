@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.lazy_dataclass import dataclass, replace
-from trainctl.errors import LockHeld, NodeError, NodeUnreachable, UsageError
+from trainctl.errors import LockHeld, NodeError, NodeUnreachable, TrainctlError, UsageError
 from trainctl.ledger.leases import is_dead
 from trainctl.ledger.reducer import merge_outputs
 from trainctl.ledger.state import Intent, RecordedResource, State
@@ -294,22 +295,27 @@ def refresh_runs(
             changed[run.job.address] = {"run": record.to_json()}
     if changed and not workspace.settings.read_only:
         workspace.ledger.observe_many(changed)
-        _keep_points(workspace, [run for run, _ in refreshed if run.job.address in changed])
+        keep_points(workspace, [run for run, _ in refreshed if run.job.address in changed])
     return refreshed
 
 
-def _keep_points(workspace: Workspace, runs: Sequence[JobRun]) -> None:
-    if any(not run.record.status.live for run in runs):
-        from trainctl.operations.runs.points import keep_points
+def keep_points(workspace: Workspace, runs: Iterable[JobRun]) -> None:
+    """Keep the points of those runs that have ended and reported any."""
+    ended = [
+        run for run in runs if not run.record.status.live and run.record.reported.get("results")
+    ]
+    if ended:
+        from trainctl.operations.runs.points import read_points
 
-        keep_points(workspace, runs)
+        with suppress(TrainctlError):
+            read_points(workspace, ended)
 
 
 def record_run(workspace: Workspace, job: RecordedResource, record: RunRecord) -> None:
     """Record an observed run, unless the apply that starts it will."""
     if _is_recorded(workspace, JobRun(job, record)):
         workspace.ledger.observe(job.address, {"run": record.to_json()})
-        _keep_points(workspace, [JobRun(job, record)])
+        keep_points(workspace, [JobRun(job, record)])
 
 
 def _is_recorded(workspace: Workspace, run: JobRun) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
@@ -64,24 +64,10 @@ def read_points(
     return found
 
 
-def keep_points(workspace: Workspace, runs: Iterable[JobRun]) -> None:
-    """Keep the points of those runs that have ended and reported any."""
-    ended = [
-        run for run in runs if not run.record.status.live and run.record.reported.get("results")
-    ]
-    if ended:
-        with suppress(TrainctlError):
-            read_points(workspace, ended)
-
-
 def _may_have(run: RunRecord) -> bool:
     """Whether the run may have reported points; that of a lost run is unknown."""
     is_known = run.status.live or run.status is RunStatus.LOST
     return run.started_at is not None and (is_known or bool(run.reported.get("results")))
-
-
-def _kept_key(run: RunRecord) -> str:
-    return f"{POINTS}/{run.key}.json"
 
 
 class _PointReader:
@@ -96,7 +82,7 @@ class _PointReader:
 
     def read_kept(self, run: JobRun) -> None:
         """Read those next to the state."""
-        if data := self._records.get(_kept_key(run.record)):
+        if data := self._records.get(f"{POINTS}/{run.record.key}.json"):
             update_points(self._found[run.record.key].points, json.loads(data))
             self._found[run.record.key].is_final = True
 
@@ -162,7 +148,8 @@ class _PointReader:
         settings, reported = self._workspace.settings, self._found[run.record.key]
         if reported.points and not reported.problem and not settings.read_only:
             points = {settings.redactor.redact(key): of for key, of in reported.points.items()}
-            self._records.put(_kept_key(run.record), json.dumps(points_json(points)).encode())
+            data = json.dumps(points_json(points)).encode()
+            self._records.put(f"{POINTS}/{run.record.key}.json", data)
             reported.is_final = True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import os
 import struct
@@ -78,7 +79,8 @@ def test_a_scalar_without_a_time_is_no_point(tmp_path: Path) -> None:
         event = b"\x09" + struct.pack("<d", at) + b"\x2a" + bytes([len(loss) + 2, 10, len(loss)]) + loss  # fmt: skip
         with path.open("ab") as stream:
             stream.write(struct.pack("<QI", len(event), 0) + event + bytes(4))
-    update_results(run, [str(path)])
+    run.disk_usage.write_text(json.dumps({"event_files": [str(path)]}))
+    update_results(run)
     assert [of.count for of in points_of(run).values()] == [1]
 
 
