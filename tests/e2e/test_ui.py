@@ -54,7 +54,7 @@ jobs:
     code: ./src
     for_each_checkpoint: {job: train}
     runtime: {start_commands: ['echo "{\\"score\\": 0.75}" >> $TRAINCTL_PROGRESS']}
-  broken: {code: ./src, runtime: {start_commands: ["exit 3"]}}
+  broken: {code: ./src, runtime: {start_commands: ['for s in 1 2 3 2 4; do echo "{\\"step\\": $s, \\"x\\": $s}" >> $TRAINCTL_PROGRESS; done; exit 3']}}
 """
 TRAIN = """\
 import json, os, pathlib, sys, time
@@ -248,6 +248,10 @@ def test_search_and_charts_move_the_log(demo: ProjectHarness, shown: Visit) -> N
     expect(page.locator("#log .here")).to_contain_text(re.compile("step [12]?[0-9] "))
     chart.hover(position={"x": box["width"] * 0.5, "y": 50})
     expect(page.locator(".legend output").first).to_contain_text("at step")
+    assert page.locator(".chart").first.locator(".mark.checkpoint").count() == 3
+    assert page.locator(".mark.retry").count() == 0
+    page = shown.open(f"runs/{run_of(demo, 'broken')}")
+    assert page.locator(".chart").first.locator(".mark.retry").count() == 1
 
 
 def test_no_state_is_changed_and_each_host_gets_one_request_in_five_seconds(
