@@ -213,7 +213,8 @@ def test_a_run_without_any_process_waits_to_be_resumed(node: NodeHarness) -> Non
     parent = int(Path(f"/proc/{first['pid']}/stat").read_text().rpartition(")")[2].split()[1])
     for pid in (parent, first["pid"]):
         os.kill(pid, signal.SIGKILL)
-    waiting = wait_for(lambda: (status := node.status("eval-1"))["supervised"] or status)
+    wait_for(lambda: not node.status("eval-1")["supervised"])
+    waiting = node.status("eval-1")
     assert (waiting["status"], waiting["waiting"]) == ("TRAINING_JOB_PENDING", "waiting for apply or reconcile to resume it")  # fmt: skip
     node.call("set_secrets", {"key": "eval-1", "data": str(node.data), "secrets": None})
 
