@@ -70,7 +70,7 @@ import hashlib, os, pathlib, time
 
 for name in ("WANDB_API_KEY", "NETRC", "AWKWARD", "AWS"):
     print(name, hashlib.sha256(os.environ[name].encode()).hexdigest(), flush=True)
-print("leaked", sorted(name for name in os.environ if "TOKEN" in name))
+print("leaked", sorted(name for name in os.environ if "TOKEN" in name and not name.startswith("KUBEFLOW_")))
 print("echo", os.environ["WANDB_API_KEY"], flush=True)
 print("code", sorted(path.name for path in pathlib.Path().iterdir()), flush=True)
 time.sleep(0.5)

@@ -63,7 +63,7 @@ exec "$@" 3>&- >"$0" 2>&1
 """Passes secrets on the engine's standard input, a pipe: not in arguments, files or container metadata."""
 
 _MAX_ERROR = 500
-_RESERVED_PREFIXES = ("BT_", "TRAINCTL_", "MASTER_")
+_RESERVED_PREFIXES = ("BT_", "TRAINCTL_", "MASTER_", "KUBEFLOW_TRAINER_")
 
 
 def launch(

@@ -42,6 +42,7 @@ class _Finder(object):
 
 
 def _add_reports(callback):
+    os.environ["DISABLE_KUBEFLOW_INTEGRATION"] = "TRUE"  # it would report the same again
     on_step_end = callback.on_step_end
 
     def report_step(self, args, state, control, **more):

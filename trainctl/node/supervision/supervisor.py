@@ -38,7 +38,7 @@ from trainctl.node.environment.workspace import (
     shell_program,
     started_commands,
 )
-from trainctl.node.metrics.progress import begin_progress
+from trainctl.node.metrics.progress import ProgressEndpoint
 from trainctl.node.metrics.sampler import Sampler
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import (
@@ -159,6 +159,7 @@ class _Supervisor:
             )
         self._allocation: Allocation = self._peers.allocation()
         self._uploads = UploaderProcess(request.run, request.spec, request.secrets, request.data)
+        self._progress = ProgressEndpoint(request.run)
         self._sampler = Sampler(request.run, request.spec)
         self._place = HeldPlace(request.run, request.spec, self._update_record)
         self._disks = DiskGuard(request.run, request.spec)
@@ -278,6 +279,7 @@ class _Supervisor:
         attempt = Attempt(self._run, self._rank, launch, self._grace, self._allocation.descriptors)
 
         def on_start() -> None:
+            self._progress.serve()
             if number == 1:
                 self._clock = Stopwatch()
                 at = self._record.get("started_at", self._clock.wall)
@@ -325,7 +327,7 @@ class _Supervisor:
     def _launch(self, spec: RunSpec, number: int, stage: str = "") -> Launch:
         prepared = prepare_job(self._run, spec, self._request.data)
         self._sampler.settle()
-        variables = {} if stage else begin_progress(self._run)
+        variables = {} if stage else self._progress.variables()
         variables.update(job_environment(self._run, spec, self._request.secrets))
         variables.update(NO_GPUS if stage else self._allocation.variables)
         variables.update(prepared.variables)

@@ -274,7 +274,8 @@ def usage_series(samples: Iterable[RankSample]) -> dict[str, dict[str, list[floa
     """Return the usage over time, by quantity and rank or GPU."""
     series: dict[str, dict[str, list[float]]] = {}
     for sample in samples:
-        for title, name, value in usage_of(sample):
+        step = (sample.progress or {}).get("step")
+        for title, name, value in (("step", f"rank {sample.rank}", step), *usage_of(sample)):
             if value is not None:
                 series.setdefault(title, {}).setdefault(name, []).append(value)
     return series

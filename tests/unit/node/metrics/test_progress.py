@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.cases import cases
-from tests.support.node_program.nodes import NodeHarness
+from tests.support.node_program.nodes import NodeHarness, wait_for
 from trainctl.node.metrics import trainer_hook
 from trainctl.node.metrics.progress import read_progress
 from trainctl.node.runs.points import begin_attempt, update_results
@@ -23,8 +23,52 @@ from trainctl.node.system.layout import Layout
 pytestmark = pytest.mark.integration
 
 
+POST = """\
+python3 - <<'PYTHON'
+import json, os, ssl, urllib.error, urllib.request
+
+def post(token, length=0, **status):
+    url, ca = os.environ["KUBEFLOW_TRAINER_STATUS_URL"], os.environ["KUBEFLOW_TRAINER_STATUS_CA_CERT"]
+    body = json.dumps({"trainerStatus": status}).encode()
+    headers = {"Authorization": f"Bearer {token}", "Content-Length": str(length or len(body))}
+    request = urllib.request.Request(url, body, headers, method="POST")
+    context = ssl.create_default_context(cafile=ca)
+    try:
+        return urllib.request.urlopen(request, timeout=5, context=context).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+token = open(os.environ["KUBEFLOW_TRAINER_STATUS_TOKEN"]).read()
+assert open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read() == token
+assert post("another", progressPercentage=99) == 401
+assert post(token, metrics=5) == 400
+assert post(token, 2**18 + 1, metrics=[{"name": "x" * 2**18, "value": "1"}]) == 400
+assert post(token, progressPercentage=0, metrics=[{"name": "total_steps", "value": "200"}]) == 200
+metrics = {"loss": "0.25", "note": "text", "current_step": "50", "total_steps": "200", "lr": "nan"}
+metrics = [{"name": name, "value": value} for name, value in metrics.items()]
+assert post(token, progressPercentage=25, estimatedRemainingSeconds=600, metrics=metrics) == 200
+metrics += [{"name": "eval_loss", "value": "0.5"}, {"name": "current_step", "value": "100"}]
+assert post(token, progressPercentage=50, estimatedRemainingSeconds=600, metrics=metrics) == 200
+with open(os.environ["TRAINCTL_PROGRESS"], "a") as lines:
+    print(json.dumps({"step": 110, "loss": 0.125}), file=lines)
+metrics = [{"name": "loss", "value": "0.2"}, {"name": "current_step", "value": "150"}]
+assert post(token, progressPercentage=75, metrics=metrics) == 200
+PYTHON
+"""
+"""Posts as KEP-2779 describes."""
+
+
 def progress(node: NodeHarness) -> Any:
     return node.call("status", {"keys": ["run-1"]})["runs"]["run-1"]["progress"]
+
+
+def test_a_job_posts_by_the_protocol_of_kubeflow(node: NodeHarness) -> None:
+    """Also one that appends lines, too."""
+    node.start(node.spec(POST, "sleep 60"))
+    result = wait_for(lambda: (progress(node) or {}).get("step") == 150 and progress(node))
+
+    assert (result["step"], result["total"], result["loss"]) == (150, 200, 0.2)
+    assert 0 <= result["remaining_seconds"] < 500  # by steps, not the 600 s of the report
 
 
 @pytest.mark.parametrize("case", cases("node/time_left"))
