@@ -135,7 +135,8 @@ class InstanceLauncher:
     def _launch(self, offer: Offer, rounds: int, token: str) -> Instance:
         """Return a live instance. A token may name an instance that has ended; the next one launches another."""
         for ended in range(_MAX_ENDED):
-            token = token or self._token(offer, rounds, ended)
+            parts = (self._key, offer.type, offer.zone, offer.availability, str(rounds), str(ended))
+            token = token or hashlib.sha256("|".join(parts).encode()).hexdigest()
             self._record.write(offer, token)
             instance = self._await_visible(self._run_instance(offer, token))
             if state_of(instance) in LIVE:
@@ -145,10 +146,6 @@ class InstanceLauncher:
                 raise AwsError(f"{instance['InstanceId']} ended: {reason}", "", reason[7:])
             token = ""
         raise NodeError(f"{_MAX_ENDED} machines for {self._name} have ended already")
-
-    def _token(self, offer: Offer, rounds: int, ended: int) -> str:
-        parts = (self._key, offer.type, offer.zone, offer.availability, str(rounds), str(ended))
-        return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
     def _run_instance(self, offer: Offer, token: str) -> str:
         """Send the request; return the instance ID, that of an earlier request with this token included."""

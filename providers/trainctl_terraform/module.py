@@ -179,9 +179,8 @@ class NodeModule:
         # An address that isn't known belongs to a machine that is to be changed, or was deleted.
         deleted = any("delete" in each["change"]["actions"] for each in drift)
         gone = not output["address"] if "address" in output else deleted
-        facts = output_facts(self.module.settings, output)
-        name, key = self.node.name, self.node.key
-        node = Node(self.node.cluster, name, key=key, details={"gone": gone}, **facts)
+        facts = {"key": self.node.key, **output_facts(self.module.settings, output)}
+        node = Node(self.node.cluster, self.node.name, details={"gone": gone}, **facts)
         covered = digest([planner, self.module.digest, changes])
         return MachinePlan(node, planner, changes, covered, json.dumps(kept))
 
