@@ -284,10 +284,9 @@ def print_result(
     if format_ == "json":
         output.json(form)
     elif format_ == "csv":
-        from trainctl.views.terminal.text import csv_lines
+        from trainctl.views.terminal.text import csv_text
 
-        for line in csv_lines(*rows):
-            output.print(line)
+        output.print(csv_text(*rows).removesuffix("\n"))
     else:
         output.prose(*lines)
 

@@ -13,7 +13,7 @@ from trainctl.desired.values import JobOverrides
 from trainctl.errors import NodeUnreachable, TrainctlError, UsageError
 from trainctl.model.address import Address, Kind
 from trainctl.operations.workspace import Workspace, WorkspaceSettings
-from trainctl.views.terminal.text import escape, unreachable_lines, warning_text
+from trainctl.views.terminal.text import escape, unreachable_text, warning_text
 
 if TYPE_CHECKING:
     from trainctl.desired.values import DesiredState
@@ -92,7 +92,9 @@ def report_unreachable(
     session: CliSession, unreachable: Sequence[UnreachableNode], missing: str
 ) -> int:
     """Warn about unreachable nodes; return the exit code."""
-    session.output.note(*unreachable_lines(unreachable, missing))
+    for node in unreachable:
+        text = unreachable_text(node, missing)
+        session.output.note(warning_text(text, code="node-unreachable"))
     return NodeUnreachable.exit_code if unreachable else 0
 
 

@@ -17,7 +17,7 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.views.runs.metrics import metrics_csv, metrics_json, metrics_lines, sample_json
 from trainctl.views.runs.results import results_csv, results_json, results_table, sort_results
 from trainctl.views.runs.status import status_json, status_lines, status_table, sweep_lines
-from trainctl.views.terminal.text import csv_lines
+from trainctl.views.terminal.text import csv_text
 
 SFT = Address.parse("job.sft")
 
@@ -85,7 +85,7 @@ def test_results(screen: SnapshotAssertion) -> None:
         windows(lambda width: results_table(rows, width), 60, 80, 120)
         + text(
             *(results_table(found, 100, by) for by, found in sorted_by.items()),
-            list(csv_lines(*results_csv(rows))),
+            csv_text(*results_csv(rows)).split("\n")[:-1],
             results_table([]),
             status_lines(rows[0].status, 0.0),
         )
@@ -168,6 +168,6 @@ def test_metrics(screen: SnapshotAssertion) -> None:
 
 
 def test_metrics_as_csv(screen: SnapshotAssertion) -> None:
-    assert text(list(csv_lines(*metrics_csv(SAMPLES)))) == screen
+    assert text(csv_text(*metrics_csv(SAMPLES)).split("\n")[:-1]) == screen
     forms = [metrics_json(SFT, RunRecord("abcdefg", 3, "key"), SAMPLES), *map(sample_json, SAMPLES)]
     assert [problems("metrics", form) for form in forms] == [[]] * 5

@@ -23,7 +23,7 @@ from trainctl.views.nodes import (
     nodes_json,
     nodes_lines,
 )
-from trainctl.views.terminal.text import csv_lines
+from trainctl.views.terminal.text import csv_text
 
 MINE = {"address": "job.a", "number": 1, "project": "demo", "lineage": "mine"}
 THEIRS = {**MINE, "lineage": "theirs"}
@@ -110,7 +110,7 @@ def test_training_cache(screen: SnapshotAssertion) -> None:
     documents = [
         cache_json(usage, "abcdefg", "filepath", descending=False) for usage in (CACHE, None)
     ]
-    lines, empty = (list(csv_lines(*cache_csv(document))) for document in documents)
+    lines, empty = (csv_text(*cache_csv(document)).splitlines() for document in documents)
     assert text(table, lines, empty) == screen
     assert len(list(csv.reader(lines))) == 5
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from trainctl.views.terminal.text import (
     INVISIBLE,
+    csv_text,
     display_width,
     escape,
     escape_lines,
@@ -58,3 +59,8 @@ def test_tables_line_up_and_shrink_to_their_width() -> None:
     assert table(["A", "B"], rows, width=40, shrinks=frozenset("AB"), narrowest={"A": 30}) == whole
     fitted = table(["A", "B"], rows, width=42, shrinks=frozenset("AB"), narrowest={"A": 30})
     assert display_width(fitted[1]) == 42
+
+
+def test_a_line_end_in_a_cell_is_quoted() -> None:
+    rows = [{"a": "1\r2"}, {"a": "1\n2"}]
+    assert csv_text(["a"], rows) == 'a\n"1\r2"\n"1\n2"\n'

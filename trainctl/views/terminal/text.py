@@ -6,7 +6,7 @@ import io
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -117,15 +117,8 @@ def unreachable_json(nodes: Iterable[UnreachableNode]) -> list[dict[str, Any]]:
     return [{"node": node.node, "ranks": list(node.ranks), "reason": node.why} for node in nodes]
 
 
-def unreachable_lines(nodes: Iterable[UnreachableNode], missing: str) -> list[str]:
-    """Return a warning for each node; ``missing`` is not shown (``the log``)."""
-    return [
-        warning_text(unreachable_text(node, missing), code="node-unreachable") for node in nodes
-    ]
-
-
 def unreachable_text(node: UnreachableNode, missing: str) -> str:
-    """Format ``lab/gpu-1 is unreachable; not shown: the log of rank 1``."""
+    """Format ``lab/gpu-1 is unreachable; not shown: the log of rank 1``; ``missing``: ``the log``."""
     word = "rank" if len(node.ranks) == 1 else "ranks"
     return f"{escape(node.why)}; not shown: {missing} of {word} {', '.join(map(str, node.ranks))}"
 
@@ -286,8 +279,8 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(display_width, cells)) for cells in zip(*lines, strict=True)]
 
 
-def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield CSV lines without line ends; lists are joined by ``;``, formulas are quoted."""
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Format rows as CSV; lists are joined by ``;``, formulas are quoted."""
 
     def cell(value: Any) -> Any:
         if isinstance(value, list | tuple):
@@ -296,14 +289,10 @@ def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iter
             return f"'{value}"
         return "" if value is None else value
 
-    yield _csv_line(columns)
-    for row in rows:
-        yield _csv_line([cell(row.get(column)) for column in columns])
-
-
-def _csv_line(cells: Sequence[Any]) -> str:
-    stream = io.StringIO()
     import csv
 
-    csv.writer(stream, lineterminator="").writerow(cells)
-    return stream.getvalue()
+    stream = io.StringIO()
+    writer = csv.writer(stream)  # quotes both characters of its line ends
+    writer.writerow(columns)
+    writer.writerows([cell(row.get(column)) for column in columns] for row in rows)
+    return stream.getvalue().replace("\r\n", "\n")
