@@ -150,3 +150,12 @@ def test_leaving_a_run_that_was_waited_for(fresh: ProjectHarness) -> None:
     assert "job.a: run 1 continues" in err
     assert fresh.run("logs", "a", "--follow").stdout == "begun\ndone\n"
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
+
+    process = fresh.start("run", "a", "--auto-approve", "--follow")
+    assert process.stdout is not None
+    assert any(line == "begun\n" for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    code, _, err = end(process)
+    assert code == 130
+    assert "job.a continues." in err
+    assert "trainctl stop a" in err

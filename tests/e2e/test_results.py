@@ -131,3 +131,5 @@ for number in range(3):
     single = fresh.run("metrics", 'fit["lr=2"]', "--plot", "--follow").stdout
     assert "0.002 to 2, last 0.002" in single
     assert "CPU (cores)" in single
+    again = fresh.run("run", "fit", "--auto-approve", "--follow").stdout.splitlines()
+    assert sorted(line for line in again if line.startswith("[lr=")) == lines

@@ -37,7 +37,8 @@ def with_secret(text: str) -> str:
 def test_lines_are_printed(case: dict[str, Any]) -> None:
     stream = Terminal if case.get("terminal") else io.StringIO
     screen = Screen(stream, secret=SECRET, **case.get("variables", {}))
-    printer = TextLogPrinter(screen.output, several=case.get("several", False))
+    mark = "[rank {0.rank}] " if case.get("several") else ""
+    printer = TextLogPrinter(screen.output, mark.format)
     for rank, lines, *is_open in case["batches"]:
         if isinstance(lines, int):
             printer.show(LogBatch(rank, 1.0, skipped_bytes=lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -23,12 +24,13 @@ from trainctl.cli.plans import DEFAULT_APPLY, ApplyFlags, load_plan
 from trainctl.cli.session import CliSession
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PermissionDenied, UsageError, UserInterrupt
+from trainctl.model.address import Address
 from trainctl.model.events import Emit
 from trainctl.operations.plan import refuse_stale, require_digest
 from trainctl.operations.reconcile import Reconciler
 from trainctl.operations.runs.checkpoints import find_retained_data
 from trainctl.operations.runs.logs import LogSelection
-from trainctl.operations.runs.lookup import JobRun, find_run, job_address, jobs_of_matrix
+from trainctl.operations.runs.lookup import job_address, select_runs
 from trainctl.operations.workspace import Workspace
 from trainctl.views.apply_result import retained_lines
 from trainctl.views.events import JsonEventPrinter, TextEventPrinter
@@ -182,35 +184,29 @@ def run_command(
         code = plan_and_apply(session, workspace, flags, apply_flags)
         if code != 0 or not follow:
             return code
-        state = workspace.ledger.state()
-        started = [
-            job_of_matrix for job in jobs for job_of_matrix in jobs_of_matrix(state, job) or [job]
-        ]
-        runs = [find_run(state, job_of_matrix) for job_of_matrix in started]
-        return _follow(session, workspace, runs, apply_flags.format)
+        return _follow(session, workspace, jobs, apply_flags.format)
 
 
 def _follow(
-    session: CliSession, workspace: Workspace, runs: list[JobRun], format_: OutputFormat
+    session: CliSession, workspace: Workspace, jobs: Sequence[Address], format_: OutputFormat
 ) -> int:
-    """Print the logs of the runs until they end; Ctrl-C stops only the output."""
+    """Print the logs of the jobs until they end; Ctrl-C stops only the output."""
     from trainctl.cli.commands.logs import print_logs
 
-    code = 0
-    for run in runs:
-        try:
-            selection, closes = LogSelection(follow=True), run is runs[-1]
-            (ended,), _ = print_logs(session, workspace, [run], selection, format_, closes=closes)
-        except KeyboardInterrupt:
-            name = str(run.job.address).removeprefix("job.")
+    state = workspace.ledger.state()
+    runs = [run for job in jobs for run in select_runs(state, job)]
+    try:
+        ended, _ = print_logs(session, workspace, runs, LogSelection(follow=True), format_)
+    except KeyboardInterrupt:
+        for job in jobs:
+            name = quote(str(job).removeprefix("job."))
             session.output.note(
-                f"Run {run.record.number} ({run.record.id}) continues.\n"
-                f"  Follow it: trainctl logs -f {quote(name)}\n"
-                f"  Stop it:   trainctl stop {quote(name)}"
+                f"{job} continues.\n"
+                f"  Follow it: trainctl logs -f {name}\n"
+                f"  Stop it:   trainctl stop {name}"
             )
-            return UserInterrupt.exit_code
-        code = max(code, run_exit_code(ended.record))
-    return code
+        return UserInterrupt.exit_code
+    return max(run_exit_code(run.record) for run in ended)
 
 
 def reconcile_command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from trainctl.operations.runs.lookup import JobRun
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events import JsonEventPrinter
 from trainctl.views.runs.logs import JsonLogPrinter, TextLogPrinter
-from trainctl.views.terminal.text import warning_text
+from trainctl.views.terminal.text import escape, warning_text
 
 if TYPE_CHECKING:
     from trainctl.base.points import RunPoints
@@ -33,12 +34,10 @@ def print_logs(
     runs: Sequence[JobRun],
     selection: LogSelection,
     format_: OutputFormat,
-    *,
-    closes: bool = True,
 ) -> tuple[list[JobRun], int]:
     """Print the own lines of jobs, several runs merged, prefixed with the run and the rank if there are several.
 
-    With ``closes`` a summary is the last event. Return the runs as they are now, and the exit code.
+    In JSON, a summary is the last event. Return the runs as they are now, and the exit code.
     """
     from trainctl.model.reports import UnreachableNode
 
@@ -47,9 +46,14 @@ def print_logs(
     if format_ is OutputFormat.JSON:
         printer = JsonLogPrinter(emit.several, {run.record.id: run.job.address for run in runs})
     else:
-        several = selection.rank is None and any(len(run.record.ranks) > 1 for run in runs)
-        labels = {run.record.id: run.job.address.key or "" for run in runs if len(runs) > 1}
-        printer = TextLogPrinter(session.output, several=several, labels=labels)
+        has_ranks = selection.rank is None and any(len(run.record.ranks) > 1 for run in runs)
+        rank = "[rank {0.rank}] " if has_ranks else ""
+        names = {run.record.id: run.job.address.key or run.job.address.name for run in runs}
+        label = "" if len(runs) == 1 else "[{}] "
+        printer = TextLogPrinter(
+            session.output,
+            lambda batch: label.format(escape(names[batch.run])) + rank.format(batch),
+        )
     for problem in dict.fromkeys(text for run in runs for text in mask_secrets(workspace, run)):
         session.output.note(warning_text(problem, code="unmasked-secret"))
     unreachable: list[UnreachableNode] = []
@@ -75,7 +79,7 @@ def print_logs(
             state = "has not reached a node yet" if run.record.status.live else "never started"
             session.output.note(f"Run {run.record.number} ({run.record.id}) {state}{detail}")
         current.append(run)
-    if format_ is OutputFormat.JSON and closes:
+    if format_ is OutputFormat.JSON:
         one = {"run": current[0].record.id, "status": current[0].record.status.value}
         emit.close("end of log", one if len(current) == 1 else {"runs": len(current)})
     return current, report_unreachable(session, unreachable, "the log")
@@ -85,19 +89,15 @@ def parse_time(flag: str, text: str | None) -> LogTime | None:
     """Parse ``10m`` (ago) or RFC 3339, by default UTC; UsageError names the flag."""
     if text is None:
         return None
-    try:
+    with suppress(ValueError):
         when = datetime.fromisoformat(text)
-    except ValueError:
-        when = None
-    if when is not None:
         return LogTime((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
-    try:
+    with suppress(UsageError):
         return LogTime(duration(flag, text), ago=True)
-    except UsageError:
-        raise UsageError(
-            f"{flag} {text!r}: not a time or duration",
-            "Use for example 10m, 1d or 2026-01-31T12:00:00Z.",
-        ) from None
+    raise UsageError(
+        f"{flag} {text!r}: not a time or duration",
+        "Use for example 10m, 1d or 2026-01-31T12:00:00Z.",
+    )
 
 
 def logs_command(

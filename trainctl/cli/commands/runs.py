@@ -20,13 +20,7 @@ from trainctl.model.reports import JobStatus
 from trainctl.operations.runs import lookup
 from trainctl.operations.runs.checkpoints import download_code
 from trainctl.operations.runs.lookup import JobRun
-from trainctl.operations.runs.status import (
-    is_matrix,
-    job_status,
-    job_statuses,
-    pending_jobs,
-    watch_statuses,
-)
+from trainctl.operations.runs.status import job_statuses, pending_jobs, watch_statuses
 from trainctl.operations.survey.weights import full_cache_warnings
 from trainctl.operations.workspace import Workspace
 from trainctl.views.runs.status import (
@@ -53,34 +47,35 @@ def status_command(
 ) -> int:
     """Show the status of jobs and their latest runs."""
     if every:
-        if address is not None:
-            raise UsageError("--all can't be used with a job", "Use one of them.")
-        if watch:
-            raise UsageError("--all can't be used with --watch", "Use one of them.")
-        states, code = query_all(session, _jobs_of)
+        if address is not None or watch:
+            raise UsageError("--all can't be used with a job or --watch", "Use one of them.")
+        states, code = query_all(session, lambda at: _jobs_of(at, job_statuses(at)))
         _show_states(session, states, format_)
         return code
     if run is not None and address is None:
         raise UsageError("--run needs a job", "Use trainctl status ADDRESS --run RUN.")
     job = lookup.job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
+
+        def is_single(statuses: Sequence[JobStatus]) -> bool:
+            return job is not None and (run is not None or statuses[0].address == job)
+
+        def view(statuses: Sequence[JobStatus], width: int | None) -> list[str]:
+            if is_single(statuses):
+                return status_lines(statuses[0], time.time(), named=run is not None)
+            lines = _job_lines(_jobs_of(workspace, statuses, job), width, job)
+            return [*lines, *refresh_error_lines(statuses)]
+
         if watch:
             from trainctl.views.terminal.progress import show_updates
 
-            def view(statuses: Sequence[JobStatus], width: int | None) -> list[str]:
-                if job is not None and (run is not None or statuses[0].address == job):
-                    return status_lines(statuses[0], time.time(), named=run is not None)
-                jobs = _with_pending(workspace, statuses, job)
-                return [*_job_lines(jobs, width, job), *refresh_error_lines(statuses)]
-
             forms = partial(map, status_json) if format_ is OutputFormat.JSON else None
             show_updates(session.output, watch_statuses(workspace, job, run), view, forms)
-        elif job is None or (run is None and is_matrix(workspace, job)):
-            _print_jobs(session, _jobs_of(workspace, job), format_, job)
+        elif is_single(statuses := job_statuses(workspace, job, run)):
+            lines = view(statuses, None)
+            print_result(session.output, format_, status_json(statuses[0]), lines)
         else:
-            status = job_status(workspace, job, run)
-            lines = status_lines(status, time.time(), named=run is not None)
-            print_result(session.output, format_, status_json(status), lines)
+            _print_jobs(session, _jobs_of(workspace, statuses, job), format_, job)
         for text in full_cache_warnings(workspace):
             session.output.note(warning_text(text, code="cache-too-full"))
     return 0
@@ -128,14 +123,10 @@ class _Jobs(NamedTuple):
         }
 
 
-def _jobs_of(workspace: Workspace, matrix: Address | None = None) -> _Jobs:
-    """Return all jobs, or those of one matrix, and all open leases."""
-    return _with_pending(workspace, job_statuses(workspace, matrix), matrix)
-
-
-def _with_pending(
-    workspace: Workspace, statuses: Sequence[JobStatus], matrix: Address | None
+def _jobs_of(
+    workspace: Workspace, statuses: Sequence[JobStatus], matrix: Address | None = None
 ) -> _Jobs:
+    """Return all jobs, or those of one matrix, and all open leases."""
     pending = pending_jobs(workspace, statuses, matrix)
     leases = [] if matrix else open_leases(workspace.ledger.known())
     return _Jobs(statuses, pending, leases)
@@ -196,12 +187,12 @@ def stop_command(
         )
     seconds = duration("--grace", grace)
     with open_workspace(session) as workspace:
-        if address is None:
-            return _stop_many(session, workspace, _live_runs(workspace), seconds)
-        job = lookup.job_address(address)
-        if run is None and is_matrix(workspace, job):
-            return _stop_matrix(session, workspace, job, seconds, auto_approve=auto_approve)
-        job_run = lookup.find_run(lookup.with_unrecorded_runs(workspace), job, run)
+        job = lookup.job_address(address) if address is not None else None
+        state = lookup.with_unrecorded_runs(workspace)
+        if job is None or (run is None and lookup.jobs_of_matrix(state.resources, job)):
+            runs = [*lookup.newest_runs(state, job)]
+            return _stop_runs(session, workspace, runs, job, seconds, approved=auto_approve)
+        job_run = lookup.find_run(state, job, run)
         with ProgressDisplay(session.output) as progress:
             ended = stop_run(workspace, job_run, seconds, progress.listen)
     before = "" if job_run.record.status.live else " already"
@@ -209,41 +200,33 @@ def stop_command(
     return 0
 
 
-def _live_runs(workspace: Workspace, job: Address | None = None) -> list[JobRun]:
-    """Return the live runs of all jobs, or of one matrix."""
-    refreshed = lookup.refresh_runs(
-        workspace, list(lookup.newest_runs(lookup.with_unrecorded_runs(workspace), job))
-    )
-    return [run for run, _ in refreshed if run.record.status.live]
-
-
-def _stop_matrix(
-    session: CliSession, workspace: Workspace, job: Address, grace: float, *, auto_approve: bool
+def _stop_runs(
+    session: CliSession,
+    workspace: Workspace,
+    runs: Sequence[JobRun],
+    matrix: Address | None,
+    grace: float,
+    *,
+    approved: bool,
 ) -> int:
-    live = _live_runs(workspace, job)
-    if live and not auto_approve:
-        if not session.stdin.isatty():
-            jobs = len(list(lookup.newest_runs(lookup.with_unrecorded_runs(workspace), job)))
-            raise UsageError(
-                f"{job} has {pluralize(jobs, 'job')} with {pluralize(len(live), 'live run')}",
-                "Use --auto-approve to stop all of them, "
-                f"or name a single job, e.g. {live[0].job.address.shell_quoted}.",
-            )
-        if not approve(session, f"Do you want to stop {pluralize(len(live), 'run')} of {job}?"):
-            session.output.note("Nothing was changed.")
-            return 1
-    return _stop_many(session, workspace, live, grace, f"{job}: ")
-
-
-def _stop_many(
-    session: CliSession, workspace: Workspace, live: list[JobRun], grace: float, prefix: str = ""
-) -> int:
+    """Stop the live runs; those of a matrix once they are approved."""
     from trainctl.operations.runs.control import stop_runs
     from trainctl.views.terminal.progress import ProgressDisplay
 
+    live = [run for run, _ in lookup.refresh_runs(workspace, runs) if run.record.status.live]
     if not live:
-        session.output.print(f"{prefix}no live runs")
+        session.output.print(f"{matrix}: no live runs" if matrix else "no live runs")
         return 0
+    if matrix and not approved:
+        if not session.stdin.isatty():
+            raise UsageError(
+                f"{matrix} has {pluralize(len(runs), 'job')} with {pluralize(len(live), 'live run')}",
+                "Use --auto-approve to stop all of them, "
+                f"or name a single job, e.g. {live[0].job.address.shell_quoted}.",
+            )
+        if not approve(session, f"Do you want to stop {pluralize(len(live), 'run')} of {matrix}?"):
+            session.output.note("Nothing was changed.")
+            return 1
     with ProgressDisplay(session.output) as progress:
         ended = stop_runs(workspace, live, grace, progress.listen)
     for run, problem in ended:

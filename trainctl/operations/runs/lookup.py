@@ -188,7 +188,7 @@ def _find_job(state: State, address: Address) -> RecordedResource:
     for jobs in (state.resources, state.forgotten):
         if address in jobs:
             return jobs[address]
-        matrix = _matrix_jobs(jobs, address)
+        matrix = jobs_of_matrix(jobs, address)
         if len(matrix) == 1:
             return jobs[matrix[0]]
         if matrix:
@@ -200,7 +200,7 @@ def _find_job(state: State, address: Address) -> RecordedResource:
                 f"Use the name of a single job, for example {matrix[0].shell_quoted}. {hint}",
             )
     known = {*state.resources, *state.forgotten}
-    matrix = _matrix_jobs(known, address.group)
+    matrix = jobs_of_matrix(known, address.group)
     groups = sorted({resource.group for resource in known if resource.kind is Kind.JOB})
     near = nearest(address.name, {job.name for job in groups})
     hint = f"In the state: {', '.join(map(str, groups)) or 'no job'}."
@@ -220,12 +220,8 @@ def check_rank(run: JobRun, rank: int | None) -> None:
         )
 
 
-def jobs_of_matrix(state: State, address: Address) -> list[Address]:
-    """Return the recorded jobs of a matrix; empty for a single job."""
-    return _matrix_jobs(state.resources, address)
-
-
-def _matrix_jobs(jobs: Iterable[Address], address: Address) -> list[Address]:
+def jobs_of_matrix(jobs: Iterable[Address], address: Address) -> list[Address]:
+    """Return those of the jobs that a matrix has; empty for a single job."""
     if address.key is not None:
         return []
     return sorted(job for job in jobs if job.key is not None and job.group == address)
@@ -233,15 +229,16 @@ def _matrix_jobs(jobs: Iterable[Address], address: Address) -> list[Address]:
 
 def newest_runs(state: State, address: Address | None = None) -> Iterator[JobRun]:
     """Yield the newest run of every job, or of the jobs of one matrix."""
-    for job in jobs_of_matrix(state, address) if address else sorted(state.resources):
+    jobs = sorted(state.resources)
+    for job in jobs_of_matrix(jobs, address) if address else jobs:
         if job.kind is Kind.JOB and (runs := state.resources[job].outputs.get("runs")):
             yield JobRun(state.resources[job], RunRecord.from_json(runs[-1]))
 
 
-def select_runs(state: State, address: Address, run: str | None = None) -> list[JobRun]:
-    """Find a run, or without ``run`` the newest run of each job of a matrix."""
-    matrix_runs = list(newest_runs(state, address)) if run is None else []
-    return matrix_runs or [find_run(state, address, run)]
+def select_runs(state: State, address: Address | None, run: str | None = None) -> list[JobRun]:
+    """Find a run, or without ``run`` the newest run of each job, or of each job of a matrix."""
+    newest = [*newest_runs(state, address)] if run is None else []
+    return newest or ([find_run(state, address, run)] if address else [])
 
 
 def kept_state(workspace: Workspace) -> State:
@@ -266,14 +263,6 @@ def run_control(workspace: Workspace, state: State | None = None) -> RunControl:
     """Return the control of recorded runs."""
     state = state or workspace.ledger.state()
     return RunControl(workspace.agents, state.resources.get)
-
-
-def refresh_run(workspace: Workspace, run: JobRun) -> JobRun:
-    """Query the run, and record what changed."""
-    refreshed, problem = refresh_runs(workspace, [run])[0]
-    if problem is not None:
-        raise problem
-    return refreshed
 
 
 def refresh_runs(

@@ -19,12 +19,13 @@ from trainctl.operations.runs.checkpoints import list_checkpoints
 from trainctl.operations.runs.lookup import (
     JobRun,
     find_run,
+    newest_runs,
     refresh_runs,
     select_runs,
     with_unrecorded_runs,
 )
 from trainctl.operations.runs.points import read_points
-from trainctl.operations.runs.status import all_run_statuses, is_matrix, job_statuses
+from trainctl.operations.runs.status import run_statuses
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.runs.run_control import runs_of
 
@@ -36,23 +37,22 @@ def results_of(
 
     Values of runs whose nodes are gone or don't respond are those that were kept. ``with_points``: read all points.
     """
-    statuses: dict[str, JobStatus] = {}
+    state, runs = with_unrecorded_runs(workspace), dict[str, JobRun]()
     for address in addresses or (None,):
-        if address is None or is_matrix(workspace, address):
-            found = job_statuses(workspace, address)
-        else:
-            found = all_run_statuses(workspace, address)
-        statuses.update({status.run.id: status for status in found})
-    state = with_unrecorded_runs(workspace)
-    runs = [
-        find_run(state, status.address, run_id)
-        for run_id, status in statuses.items()
+        found = [*newest_runs(state, address)]
+        if address is not None and not found:
+            job = find_run(state, address).job
+            found = [JobRun(job, run) for run in runs_of(job)]
+        runs |= {run.record.id: run for run in found}
+    statuses = run_statuses(workspace, [*runs.values()])
+    unread = [
+        JobRun(runs[status.run.id].job, status.run)
+        for status in statuses
         if with_points
         or (status.run.status is RunStatus.LOST and not status.run.reported.get("results"))
     ]
-    reported = read_points(workspace, runs) if runs else {}
-    points = {key: of_run.points for key, of_run in reported.items()}
-    return with_costs([*statuses.values()], run_usage(workspace.ledger.entries()), points)
+    points = {key: of.points for key, of in read_points(workspace, unread).items()}
+    return with_costs(statuses, run_usage(workspace.ledger.entries()), points)
 
 
 def with_costs(

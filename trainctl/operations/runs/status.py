@@ -24,12 +24,10 @@ from trainctl.operations.runs.checkpoints import known_checkpoints
 from trainctl.operations.runs.lookup import (
     JobRun,
     check_rank,
-    find_run,
     find_starting_apply,
-    jobs_of_matrix,
-    newest_runs,
     refresh_runs,
     run_control,
+    select_runs,
     with_unrecorded_runs,
 )
 from trainctl.operations.workspace import Workspace
@@ -42,30 +40,18 @@ _AT_ONCE = 8
 """How many runs' checkpoints are queried at the same time."""
 
 
-def job_status(workspace: Workspace, address: Address, run: str | None = None) -> JobStatus:
-    """Return the status of a job, or of one of its runs."""
-    (status,) = _refresh_statuses(
-        workspace, [find_run(with_unrecorded_runs(workspace), address, run)]
-    )
-    return status
+def job_statuses(
+    workspace: Workspace, address: Address | None = None, run: str | None = None
+) -> list[JobStatus]:
+    """Return the status of every recorded job, of those of a matrix, or of one job or run."""
+    runs = select_runs(with_unrecorded_runs(workspace), address, run)
+    return run_statuses(workspace, runs)
 
 
-def is_matrix(workspace: Workspace, address: Address) -> bool:
-    """Whether the address is the common name of a matrix of jobs."""
-    return bool(jobs_of_matrix(with_unrecorded_runs(workspace), address))
-
-
-def job_statuses(workspace: Workspace, address: Address | None = None) -> list[JobStatus]:
-    """Return the status of every recorded job, or of one matrix."""
-    return _refresh_statuses(workspace, list(newest_runs(with_unrecorded_runs(workspace), address)))
-
-
-def all_run_statuses(workspace: Workspace, address: Address) -> list[JobStatus]:
-    """Return the status of every run of a job, the oldest first; UsageError if it has none."""
-    newest = find_run(with_unrecorded_runs(workspace), address)
-    return _refresh_statuses(
-        workspace, [JobRun(newest.job, run, newest.state) for run in runs_of(newest.job)]
-    )
+def run_statuses(workspace: Workspace, runs: Sequence[JobRun]) -> list[JobStatus]:
+    """Return the statuses of runs."""
+    refreshed = refresh_runs(workspace, runs)
+    return each(lambda pair: _status_of_run(workspace, *pair), refreshed, _AT_ONCE)
 
 
 def brief_statuses(
@@ -81,10 +67,7 @@ def watch_statuses(
 ) -> Iterator[list[JobStatus]]:
     """Yield the statuses of one job, a matrix or all jobs until no run is live."""
     while True:
-        if address is None or (run is None and is_matrix(workspace, address)):
-            statuses = job_statuses(workspace, address)
-        else:
-            statuses = [job_status(workspace, address, run)]
+        statuses = job_statuses(workspace, address, run)
         yield statuses
         if not any(status.run.status.live for status in statuses):
             return
@@ -105,11 +88,6 @@ def pending_jobs(
         with contextlib.suppress(TrainctlError):
             jobs = [job for job in jobs if job in workspace.desired.resources]
     return sorted(job for job in jobs if matrix is None or job.group == matrix)
-
-
-def _refresh_statuses(workspace: Workspace, runs: Sequence[JobRun]) -> list[JobStatus]:
-    refreshed = refresh_runs(workspace, runs)
-    return each(lambda pair: _status_of_run(workspace, *pair), refreshed, _AT_ONCE)
 
 
 def _status_of_run(

@@ -18,14 +18,11 @@ _MAX_LINE = 2**20
 
 
 class TextLogPrinter:
-    """Prints lines unchanged, with ``[rank N]`` before each if ``several``, and the label of its run if it has one."""
+    """Prints lines unchanged, each after the mark of its run and rank."""
 
-    def __init__(
-        self, output: TerminalOutput, *, several: bool, labels: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, output: TerminalOutput, mark: Callable[[LogBatch], str]) -> None:
         self._output = output
-        self._several = several
-        self._labels = labels or {}
+        self._mark_of, self._mark = mark, ""
         self._open: tuple[str, int] | None = None
         self._begun = False
         self._held = ""
@@ -34,10 +31,10 @@ class TextLogPrinter:
         """Print lines."""
         if batch.skipped_bytes or (batch.run, batch.rank) != self._open:
             self.close()
+        self._mark = self._mark_of(batch)
         if batch.skipped_bytes:
-            rank = f" of rank {batch.rank}" if self._several else ""
-            rank += f" of {escape(self._labels[batch.run])}" if batch.run in self._labels else ""
-            self._output.note(warning_text(_gap_text(batch, rank), code="log-truncated"))
+            text = f"{self._mark}{_gap_text(batch)}"
+            self._output.note(warning_text(text, code="log-truncated"))
         if batch.prepared_by:
             self._output.note(_prepared_elsewhere_text(batch))
         if batch.text is None:
@@ -61,12 +58,6 @@ class TextLogPrinter:
         if self._begun or self._held:
             self._output.log_lines(self._held, self._mark, self._first)
         self._open, self._begun, self._held = None, False, ""
-
-    @property
-    def _mark(self) -> str:
-        run, rank = self._open or ("", 0)
-        label = f"[{escape(self._labels[run])}] " if run in self._labels else ""
-        return f"{label}[rank {rank}] " if self._several else label
 
     @property
     def _first(self) -> str:
@@ -126,8 +117,8 @@ class JsonLogPrinter:
         return Event(EventType.LOG, line, self._addresses[run], {"rank": rank, "run": run}, time)
 
 
-def _gap_text(batch: LogBatch, rank: str = "") -> str:
-    return f"{format_bytes(batch.skipped_bytes)} of the log{rank} are missing: the log exceeded its size limit"
+def _gap_text(batch: LogBatch) -> str:
+    return f"{format_bytes(batch.skipped_bytes)} of the log are missing: the log exceeded its size limit"
 
 
 def _prepared_elsewhere_text(batch: LogBatch) -> str:

@@ -12,7 +12,6 @@ from trainctl.model.address import Address
 from trainctl.model.reports import (
     VOLUMES,
     GpuMetrics,
-    HostMetrics,
     RankSample,
     UnreachableNode,
     VolumeMetrics,
@@ -158,14 +157,11 @@ def metrics_csv(samples: Sequence[RankSample]) -> tuple[Sequence[str], list[dict
     ]
     rows = []
     for sample in samples:
-        groups: dict[str, VolumeMetrics | HostMetrics | GpuMetrics] = {
-            **sample.volumes,
-            "host": sample.host,
-            **{f"gpu{number}": gpu for number, gpu in sample.gpus.items()},
-        }
         row = sample_json(sample)
-        for name, group in groups.items():
-            row |= {f"{name}_{key}": value for key, value in asdict(group).items()}
+        for name in (*VOLUMES, "host"):
+            row |= {f"{name}_{key}": value for key, value in (row[name] or {}).items()}
+        for number, gpu in sample.gpus.items():
+            row |= {f"gpu{number}_{key}": value for key, value in asdict(gpu).items()}
         rows.append(row)
     return columns, rows
 

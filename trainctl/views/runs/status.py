@@ -361,8 +361,6 @@ _REASONS = 5
 
 def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
     """Return a table of a matrix by its varying values, and the counts."""
-    if not statuses:
-        return ["No job of the matrix has run yet."]
     names = varying_names([dict(status.matrix) for status in statuses])
     shared = [f"{name}={value}" for name, value in statuses[0].matrix if name not in names]
     ordered = sorted(
