@@ -31,7 +31,6 @@ from trainctl.operations.runs.checkpoints import (
     checkpoints_of,
     download_checkpoint,
     list_checkpoints,
-    upload_checkpoints,
 )
 from trainctl.operations.runs.deploy import prepare_serving, write_serving
 from trainctl.operations.runs.lookup import JobRun
@@ -103,12 +102,8 @@ def list_command(
         raise UsageError("no job named", "Name one, or use --kept.")
     with open_with_trust(session, flags) as workspace:
         state = lookup.kept_state(workspace) if kept else lookup.with_unrecorded_runs(workspace)
-        all_kept = kept and run is None
-        runs = (
-            lookup.kept_runs(state, job)
-            if all_kept
-            else lookup.select_runs(state, lookup.job_address(address or ""), run)
-        )
+        every = kept and run is None
+        runs = lookup.kept_runs(state, job) if every else lookup.select_runs(state, job, run)
         ranking = CheckpointRanking.read(by) if by else None
         checkpoints, unreachable = list_checkpoints(workspace, runs)
         checkpoints = [one for one in checkpoints if name in (None, one.name)]
@@ -221,7 +216,7 @@ def upload_command(
     """Upload checkpoints that a finished or lost run left on its node."""
     with open_with_trust(session, flags) as workspace:
         job_run = lookup.named_run(workspace, address, run)
-        sync = upload_checkpoints(workspace, job_run)
+        sync = checkpoints_of(workspace, job_run).upload()
     if not sync:
         session.output.print("The run saves no checkpoints.")
     elif sync.get("error"):

@@ -56,12 +56,6 @@ def checkpoints_of(workspace: Workspace, run: JobRun) -> CheckpointClient:
     return CheckpointClient(run_control(workspace, run.state), workspace.checkpoints, run.record)
 
 
-def stored_rows(workspace: Workspace, run: JobRun) -> list[dict[str, Any]]:
-    """Return the complete and unfinished checkpoints of a run; NodeUnreachable if unknown."""
-    rows = checkpoints_of(workspace, run).rows()
-    return [row for row in rows if row["state"] in ("complete", "unfinished")]
-
-
 def known_checkpoints(
     workspace: Workspace, run: JobRun
 ) -> tuple[list[Checkpoint], tuple[UnreachableNode, ...]]:
@@ -144,11 +138,6 @@ def artifacts(
         )
         for (row, file), url in zip(files, urls, strict=True)
     ]
-
-
-def upload_checkpoints(workspace: Workspace, run: JobRun) -> Mapping[str, Any]:
-    """Upload checkpoints left on the nodes: ``{state, error, pending}``."""
-    return checkpoints_of(workspace, run).upload()
 
 
 def checkpoint_from(row: Mapping[str, Any], run: JobRun) -> Checkpoint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from trainctl.base.checkpoints.layout import newest_checkpoint
 from trainctl.base.lazy_dataclass import replace
@@ -27,9 +27,6 @@ from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanInputs, PlanOptions, RerunRequest
 from trainctl.resources.runs.previous_runs import RERUN, RESUME, load_previous_run, require_inputs
 from trainctl.resources.runs.run_control import runs_of
-
-if TYPE_CHECKING:
-    from trainctl.model.reports import Checkpoint
 
 _AT_ONCE = 8
 """How many jobs are queried at the same time."""
@@ -56,8 +53,7 @@ def resume_starts(
 
             best = find_best(workspace, [run], CheckpointRanking.read(by))
             return RerunRequest({RESUME: best.pin}, f"resumes from {best.text}")
-        newest = find_newest_checkpoint(workspace, run.job)
-        note = f"resumes from {newest.name} of run {newest.run}"
+        note = f"resumes from {_newest_checkpoint(workspace, run.job)}"
         if run.record.status.live and not lost:
             note += ", or from a newer checkpoint saved before the run stops"
         return RerunRequest({RESUME: "latest"}, note)
@@ -102,15 +98,16 @@ def plan_with_resumes(
     return replace(plan, diagnostics=(*plan.diagnostics, *warnings))
 
 
-def find_newest_checkpoint(workspace: Workspace, job: RecordedResource) -> Checkpoint:
-    """Return the newest complete checkpoint of all of a job's runs."""
-    from trainctl.operations.runs.checkpoints import checkpoint_from, stored_rows  # slow to load
+def _newest_checkpoint(workspace: Workspace, job: RecordedResource) -> str:
+    """Name the newest complete checkpoint of all of a job's runs: ``checkpoint-40 of run 3k7a9x2``."""
+    from trainctl.operations.runs.checkpoints import checkpoints_of  # slow to load
 
-    runs = runs_of(job)
-    started = {record.id: JobRun(job, record) for record in runs if record.started_at is not None}
-    newest = newest_checkpoint(
-        {run_id: stored_rows(workspace, run) for run_id, run in started.items()}
-    )
+    runs, known = runs_of(job), dict[str, list[dict[str, Any]]]()
+    for run in runs:
+        if run.started_at is not None:
+            rows = checkpoints_of(workspace, JobRun(job, run)).rows()
+            known[run.id] = [row for row in rows if row["state"] in ("complete", "unfinished")]
+    newest = newest_checkpoint(known)
     if newest is None:
         checked = ", ".join(f"{run.number} ({run.id})" for run in runs)
         raise TrainctlError(
@@ -118,8 +115,7 @@ def find_newest_checkpoint(workspace: Workspace, job: RecordedResource) -> Check
             f"Checked runs: {checked}. To start from the beginning, remove --resume.",
             code="checkpoint-not-found",
         )
-    run_id, ranks = newest
-    return checkpoint_from(ranks[0], started[run_id])
+    return f"{newest[1][0]['name']} of run {newest[0]}"
 
 
 def plan_rerun(workspace: Workspace, address: Address, run: str, options: SurveyOptions) -> Plan:
