@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from trainctl.ledger.usage import run_usage
 from trainctl.model.address import Kind
 from trainctl.ui.pages import POLICY, PageRenderer
 from trainctl.ui.runs import jobs_page, run_page
+from trainctl.views.terminal.output import TerminalOutput
 
 ADDRESS = "127.0.0.1"
 _HEADERS = {
@@ -62,13 +62,16 @@ def page_application(site: PageRenderer, token: str, cookie: str) -> Starlette:
     return Starlette(routes=[Route("/{path:path}", answer)], middleware=[hosts])
 
 
-def serve(site: PageRenderer, announce: Callable[[str], None]) -> None:
-    """Serve pages on 127.0.0.1 until Ctrl-C; ``announce`` gets the URL with the token."""
-    with socket.create_server((ADDRESS, 0)) as listener, suppress(KeyboardInterrupt):
+def serve(site: PageRenderer, port: int, output: TerminalOutput) -> None:
+    """Serve pages on 127.0.0.1 until Ctrl-C; print the URL with the token."""
+    if not 0 <= port < 2**16:
+        raise UsageError(f"--port {port}: must be from 0 to 65535")
+    with socket.create_server((ADDRESS, port)) as listener, suppress(KeyboardInterrupt):
         port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
         app = page_application(site, token, f"trainctl_{port}")
         site.fold(run_usage)  # takes longest of what the first page needs, and asks no host
-        announce(f"http://{ADDRESS}:{port}/?token={token}")
+        output.print(f"http://{ADDRESS}:{port}/?token={token}\nPress Ctrl-C to end.")
+        output.flush()
         uvicorn.Server(uvicorn.Config(app, **UVICORN)).run([listener])
 
 

@@ -17,6 +17,9 @@ from trainctl.operations.workspace import Workspace
 
 def ui_command(
     session: CliSession,
+    port: Annotated[
+        int, option("--port PORT", "Local port [default: a free one]", show_default=False)
+    ] = 0,
     out: Annotated[
         Path | None, option("--out DIR", "Write the pages to files instead", options.OUTPUT)
     ] = None,
@@ -34,13 +37,9 @@ def ui_command(
     def open_() -> Workspace:
         return Workspace(replace(open_workspace(session).settings, read_only=True))
 
-    def announce(url: str) -> None:
-        session.output.print(f"{url}\nPress Ctrl-C to end.")
-        session.output.flush()
-
     with closing(PageRenderer(open_, static=out is not None)) as site:
         if out is None:
-            serve(site, announce)
+            serve(site, port, session.output)
         else:
             session.output.print(f"Wrote {export(site, out)} pages to {out}.")
     return 0
