@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import wait
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 from starlette.datastructures import QueryParams
 
 from tests.support.node_program.nodes import wait_for
@@ -254,6 +255,34 @@ def test_search_and_charts_move_the_log(demo: ProjectHarness, shown: Visit) -> N
     assert page.locator(".chart").first.locator(".mark.retry").count() == 1
 
 
+def test_a_late_answer_does_not_undo_what_was_ticked(demo: ProjectHarness, shown: Visit) -> None:
+    page = shown.page
+    page.clock.install()
+    shown.open("jobs/fit")
+    late: list[Route] = []
+    page.route(re.compile("jobs/fit$"), lambda route: late.append(route))
+    page.clock.run_for(5000)
+    wait_for(lambda: page.evaluate("1") and late)
+    with page.expect_response(re.compile("jobs/fit.run=")):
+        page.locator("#runs input").first.uncheck()
+    expect(page.locator("#differences thead th")).to_have_count(3)
+    with page.expect_response(re.compile("jobs/fit$")):
+        late[0].continue_()
+    page.wait_for_timeout(200)
+    assert page.locator("#runs :checked").count() == 2
+    assert page.locator("#differences thead th").count() == 3
+
+
+def test_no_run_may_be_ticked(demo: ProjectHarness, shown: Visit) -> None:
+    page = shown.open("jobs/fit")
+    for ticked in (2, 1, 0):
+        with page.expect_response(re.compile("jobs/fit.run=")):
+            page.locator("#runs :checked").first.uncheck()
+        expect(page.locator("#differences thead th")).to_have_count(ticked + 1 if ticked > 1 else 0)
+        assert page.locator("#runs :checked").count() == ticked
+    assert page.locator("#charts path.line").count() == 0
+
+
 def test_no_state_is_changed_and_each_host_gets_one_request_in_five_seconds(
     demo: ProjectHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,9 +400,13 @@ def test_pages_as_files_are_the_same_without_a_server(
 
 
 def test_the_command_prints_the_url_and_ends_with_ctrl_c(demo: ProjectHarness) -> None:
-    process = demo.start("ui")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert "in use" in demo.run("ui", "--port", port, code=None).stderr
+    process = demo.start("ui", "--port", port)
     assert process.stdout is not None
     url = process.stdout.readline().strip()
+    assert urlsplit(url).port == int(port)
     connection = http.client.HTTPConnection(urlsplit(url).netloc)
     connection.request("GET", "/?" + urlsplit(url).query)
     status = connection.getresponse().status
@@ -398,14 +431,15 @@ def test_without_javascript_tables_and_search_work(demo: ProjectHarness, browser
         assert shown.faults == []
 
 
-def test_evaluations_stand_beside_their_checkpoints(demo: ProjectHarness, shown: Visit) -> None:
+def test_evaluations_stand_beside_their_checkpoints(demo: ProjectHarness, browser: Browser) -> None:
     def is_evaluated() -> bool:
         rows = demo.json("status", "check")["evaluations"] or ()
         return any(row["status"] == "completed" for row in rows)
 
     wait_for(is_evaluated, 60)
-    shown.open(f"runs/{run_of(demo, 'train')}")
-    assert "check.score" in shown.text("#checkpoints thead")
-    assert "\t0.75\t" in shown.text("#checkpoints tbody")
-    shown.open(f"runs/{run_of(demo, 'check')}")
-    assert "score 0.75" in shown.text("#evaluations")
+    with served(site_of(demo)) as url, browser.new_context() as context:
+        shown = visit(context, url)
+        shown.open(f"runs/{run_of(demo, 'train')}")
+        assert "check.score" in shown.text("#checkpoints thead")
+        assert "\t0.75\t" in shown.text("#checkpoints tbody")
+        assert shown.faults == []

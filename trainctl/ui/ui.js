@@ -67,10 +67,8 @@ function drawChart(title, lines, marks, by, xs) {
   const outputs = lines.map(() => make("output", {}));
   const key = (i) => make("svg", { viewBox: "0 0 24 8", class: "key" }, make("path", { class: `line c${i % 8}`, d: "M0 4H24" }));
   const legend = make("ul", { class: "legend" }, ...lines.map((line, i) => make("li", {}, key(i), line.name, outputs[i])));
-  const xOf = ({ clientX }) => {
-    const box = svg.getBoundingClientRect();
-    return scale([box.left + (LEFT / W) * box.width, box.right - (RIGHT / W) * box.width], xs)(clientX);
-  };
+  const inside = ({ clientX, clientY }) => new DOMPoint(clientX, clientY).matrixTransform(svg.getScreenCTM().inverse());
+  const xOf = (event) => scale([LEFT, W - RIGHT], xs)(inside(event).x);
   svg.addEventListener("pointermove", (event) => {
     const x = Math.min(xs[1], Math.max(xs[0], xOf(event)));
     cursor.setAttribute("d", `M${px(x)} ${TOP}V${H - BOTTOM}`);
@@ -83,11 +81,9 @@ function drawChart(title, lines, marks, by, xs) {
   return make("figure", { class: "chart" }, make("figcaption", {}, title), svg, legend);
 }
 
-function marksOf(saved, { t, s }) {  // some checkpoints, and where the step of the longest line went back
-  const some = saved.filter((_, i) => i % Math.ceil(saved.length / 40) === 0);
-  const checkpoints = some.map(([time, step]) => ({ kind: "checkpoint", top: H - BOTTOM - 7, t: time, s: step }));
-  const retries = s.map((step, i) => ({ kind: "retry", top: TOP, t: t[i], s: step }));
-  return [...checkpoints, ...retries.filter((_, i) => s[i] < s[i - 1])];
+function marksOf(saved, line) {  // checkpoints, and where the step of a line went back
+  const retries = line.s.map((s, i) => ({ kind: "retry", top: TOP, t: line.t[i], s })).filter(({ s }, i) => s < line.s[i - 1]);
+  return [...saved.map(([t, s]) => ({ kind: "checkpoint", top: H - BOTTOM - 7, t, s })), ...retries];
 }
 
 function drawCharts() {
@@ -103,8 +99,7 @@ function drawCharts() {
   const [low, high] = range(shown.flatMap((line) => line.x)), xs = [low, high > low ? high : low + 1];
   const marks = comparing || !shown.length ? [] : marksOf(data.saved, [...shown].sort((a, b) => b.t.length - a.t.length)[0]);
   for (const mark of marks) mark.x = by === "s" ? mark.s ?? NaN : mark.t - start;
-  const titles = [...new Set(shown.map((line) => line.title))];
-  const drawn = titles.map((title) => drawChart(title, shown.filter((line) => line.title === title), marks, by, xs));
+  const drawn = [...Map.groupBy(shown, (line) => line.title)].map(([title, its]) => drawChart(title, its, marks, by, xs));
   byId("charts").replaceChildren(...(drawn.length ? drawn : [make("p", { class: "note" }, "No values yet.")]));
 }
 
@@ -137,8 +132,10 @@ function replace(part) {
 
 async function refresh() {
   try {
-    const answer = await fetch(location.href), fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const { href } = location, answer = await fetch(href);
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!answer.ok) throw new Error(answer.statusText);
+    if (href !== location.href) return;  // another refresh is under way
     all(".part", fresh).forEach(replace);
     document.body.dataset.live = fresh.body.dataset.live;
   } catch {
