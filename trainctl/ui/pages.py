@@ -9,7 +9,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Generic, TypeVar
@@ -23,9 +23,9 @@ from trainctl.errors import TrainctlError
 from trainctl.ledger.entries import Entry
 from trainctl.ledger.state import State
 from trainctl.ledger.usage import run_usage, usage_rows
-from trainctl.manifest.files import manifest_files
+from trainctl.manifest.files import read_all_files
 from trainctl.model.address import Address, Kind
-from trainctl.model.reports import JobStatus, NodeReport
+from trainctl.model.reports import JobStatus
 from trainctl.model.run import RunStatus
 from trainctl.operations.nodes import report_nodes
 from trainctl.operations.runs.lookup import JobRun, newest_runs, with_unrecorded_runs
@@ -52,8 +52,8 @@ REFRESH = 15.0
 """Age in seconds from which an answer is refreshed."""
 _SHOWN_SECONDS, _KEPT_SECONDS = 8.0, 600.0
 """An answer that no page asked for so long isn't refreshed, and is forgotten."""
-STYLE = files("trainctl.views.plan").joinpath("page.css").read_text()
-SCRIPT = files("trainctl.ui").joinpath("ui.js").read_text()
+STYLE = Markup(files("trainctl.views.plan").joinpath("page.css").read_text())  # noqa: S704
+SCRIPT = Markup(files("trainctl.ui").joinpath("ui.js").read_text())  # noqa: S704
 _HASHES = [b64encode(sha256(text.encode()).digest()).decode() for text in (SCRIPT, STYLE)]
 POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; form-action 'self'; img-src data:; base-uri 'none'".format(*_HASHES)  # fmt: skip
 
@@ -100,13 +100,13 @@ class PageQueries:
                 answer.running = self.pool.submit(self._run, answer, query, every)
         return answer
 
-    def settle(self, *answers: QueryResult[Any]) -> None:
+    def settle(self, *answers: QueryResult[Any]) -> Sequence[QueryResult[Any]]:
         """Wait ``patience`` seconds for the answers that aren't known. Read values afterwards."""
         wait([each.running for each in answers if each.running and not each.known], self._patience)
+        return answers
 
     def _is_next(self, answer: QueryResult[Any], now: float) -> bool:
-        for key in [k for k, each in self._answers.items() if now - each.asked > _KEPT_SECONDS]:
-            del self._answers[key]
+        self._answers = {k: v for k, v in self._answers.items() if now - v.asked < _KEPT_SECONDS}
         shown = (each for each in self._answers.values() if now - each.asked < _SHOWN_SECONDS)
         first = min(shown, key=lambda each: each.due)
         if answer is not first or now < max(self._next, answer.due):
@@ -133,9 +133,8 @@ class PageRenderer:
     def __init__(self, open_workspace: Callable[[], Workspace], *, static: bool = False) -> None:
         self._open = open_workspace
         self._lock = threading.Lock()
-        self._workspace, self._manifest = open_workspace(), [b""]
-        self._folds: dict[Callable[..., Any], tuple[object, Any]] = {}
-        self._static = static
+        self._workspace, self._manifest = open_workspace(), {"": b""}
+        self._fold = lru_cache(2)(lambda fold, *_: fold(self.workspace.ledger.entries()))
         self.queries = PageQueries(None if static else 0.3)
         self._templates = Environment(
             loader=PackageLoader("trainctl.ui"),
@@ -143,6 +142,7 @@ class PageRenderer:
             finalize=self.masked,
             undefined=ChainableUndefined,
         )
+        self._templates.globals.update(policy=POLICY, style=STYLE, script=SCRIPT, static=static)
         self._templates.filters |= {
             "duration": _optional(format_duration),
             "bytes": _optional(format_bytes),
@@ -160,8 +160,7 @@ class PageRenderer:
     def workspace(self) -> Workspace:
         """The workspace, opened again after changes of the manifest, which may declare other secrets."""
         with self._lock:
-            directory = self._workspace.settings.directory
-            manifest = [(directory / name).read_bytes() for name in manifest_files(directory)]
+            manifest = read_all_files(self._workspace.settings.directory)
             if manifest != self._manifest:
                 self._workspace.__exit__()
                 self._workspace, self._manifest = self._open(), manifest
@@ -187,23 +186,15 @@ class PageRenderer:
     def fold(self, fold: Callable[[Iterable[Entry]], T]) -> T:
         """Return a result over all entries of the state, made again when there are more."""
         ledger = self.workspace.ledger
-        key = ledger.state().lineage, ledger.known().position
-        if self._folds.get(fold, (None,))[0] != key:
-            self._folds[fold] = key, fold(ledger.entries())
-        result: T = self._folds[fold][1]
+        result: T = self._fold(fold, ledger.state().lineage, ledger.known().position)
         return result
 
-    def render(self, name: str, *answers: QueryResult[Any], depth: int = 0, **variables: Any) -> str:  # fmt: skip
+    def render(self, name: str, answers: Sequence[QueryResult[Any]] = (), **variables: Any) -> str:
         """Render a template; the page reports the problems of the answers."""
-        projects = sorted(at.name for at in self.state().resources if at.kind is Kind.PROJECT)
         return self._templates.get_template(f"{name}.html").render(
             page=name,
-            root="../" * depth,
-            static=self._static,
-            policy=POLICY,
-            style=Markup(STYLE),  # noqa: S704 - ours
-            script=Markup(SCRIPT),  # noqa: S704 - ours
-            project=", ".join(projects),
+            root="../" if name == "run" or variables.get("group") else "",
+            project=", ".join(at.name for at in self.state().resources if at.kind is Kind.PROJECT),
             pending=any(not answer.known and not answer.problem for answer in answers),
             problems=dict.fromkeys(answer.problem for answer in answers if answer.problem),
             now=time.time(),
@@ -213,32 +204,29 @@ class PageRenderer:
     def start(self) -> str:
         """Return the first page."""
         statuses, ask = self.statuses(), self.queries.get
-        nodes = ask("nodes", lambda _: report_nodes(self.workspace), list[NodeReport])
-        self.queries.settle(statuses, nodes)
+        nodes = ask("nodes", lambda _: nodes_json(report_nodes(self.workspace))["nodes"], list)
         return self.render(
             "start",
-            statuses,
-            nodes,
+            self.queries.settle(statuses, nodes),
             statuses=statuses.value,
             pending_jobs=pending_jobs(self.workspace, statuses.value),
-            nodes=nodes_json(nodes.value)["nodes"],
+            nodes=nodes.value,
             usage=usage_rows(self.fold(run_usage), "total", 0.0, time.time()),
         )
 
     def nodes(self) -> str:
         """Return the page of nodes, cached weights and the mirror."""
         ask = self.queries.get
-        nodes = ask("nodes", lambda _: report_nodes(self.workspace), list[NodeReport])
-        mirror = ask("mirror", lambda _: self._mirror(), dict[str, Any])
-        self.queries.settle(nodes, mirror)
-        rows = nodes_json(nodes.value)["nodes"]
+        nodes = ask("nodes", lambda _: nodes_json(report_nodes(self.workspace))["nodes"], list)
+        mirror = ask(
+            "mirror", lambda _: mirror_json(self.workspace.declared_mirror.store.inventory()), dict
+        )
         return self.render(
             "nodes",
-            nodes,
-            mirror,
-            nodes=rows,
-            gpus=[(node, gpu) for node in rows for gpu in node["gpus"]],
-            cached=[(node, listing) for node in rows for listing in node["cache"]["listings"]],
+            self.queries.settle(nodes, mirror),
+            nodes=nodes.value,
+            gpus=[(node, gpu) for node in nodes.value for gpu in node["gpus"]],
+            cached=[(node, row) for node in nodes.value for row in node["cache"]["listings"]],
             mirror=mirror.value,
         )
 
@@ -259,18 +247,14 @@ class PageRenderer:
     def statuses(self, group: Address | None = None) -> QueryResult[list[JobStatus]]:
         """Return the status of each job's newest run, of a matrix, or of all runs of a job."""
 
-        def read(*, refresh: bool) -> list[JobStatus]:
+        def read(known: list[JobStatus] | None = None) -> list[JobStatus]:
             state = self.state()
             runs = [*newest_runs(state, group)]
             if not runs and group and (job := state.find_record(group)):
                 runs = [JobRun(job, run) for run in runs_of(job)]
-            return brief_statuses(self.workspace, runs, refresh=refresh)
+            return brief_statuses(self.workspace, runs, refresh=known is not None)
 
-        key = ("jobs", group)
-        return self.queries.get(key, lambda _: read(refresh=True), lambda: read(refresh=False))
-
-    def _mirror(self) -> dict[str, Any]:
-        return mirror_json(self.workspace.declared_mirror.store.inventory())
+        return self.queries.get(("jobs", group), read, read)
 
     def masked(self, value: Any) -> Any:
         """Mask secrets of a text and write its control characters; Jinja escapes the result."""

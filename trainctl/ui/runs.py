@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -43,26 +43,24 @@ _LINES, _SHOWN = 500, 2_000
 """Lines of the log, and characters of each."""
 _PARTS = 600
 """Of each part of a line, the lowest and the highest point are drawn."""
-Json = dict[str, Any]
 
 
 def run_page(site: PageRenderer, run_id: str, query: QueryParams) -> str:
     """Return the page of a run; UsageError if the state doesn't have it."""
     run, workspace, ask = _find_run(site, run_id), site.workspace, site.queries.get
-    recorded, every = partial(brief_statuses, workspace, [run], refresh=False), _every(run)
+    recorded = partial(brief_statuses, workspace, [run], refresh=False)
+    every = REFRESH if run.record.status.live else math.inf
     status = ask(("run", run_id), lambda _: brief_statuses(workspace, [run]), recorded, every)
     listed = partial(known_checkpoints, workspace, run)
     saved = ask(("saved", run_id), lambda _: listed()[0], list[Checkpoint], every)
     samples = ask(("samples", run_id), partial(_add_samples, site, run), list, every)
     points, log, others = _points(site, [run]), _log(site, run, query), site.statuses()
-    answers: tuple[QueryResult[Any], ...] = (status, saved, samples, points, log, others)
-    site.queries.settle(*answers)
-    reported = _of_run(points.value, run.record)
-    lines = [line_json(key, key, of_key.columns()) for key, of_key in reported.items()]
+    answers = site.queries.settle(status, saved, samples, points, log, others)
+    reported = dict(sorted(points.value[run.record.key].points.items()))
+    lines = [line_json(key, key, of_key) for key, of_key in reported.items()]
     return site.render(
         "run",
-        *answers,
-        depth=1,
+        answers,
         status=status.value[0],
         facts=[*status_rows(status.value[0], time.time())],
         origin=next((row for row in site.fold(history_rows) if row.run == run_id), None),
@@ -81,36 +79,30 @@ def jobs_page(site: PageRenderer, name: str, query: QueryParams) -> str:
     group = Address(Kind.JOB, name) if name else None
     statuses = site.statuses(group)
     site.queries.settle(statuses)
-    found = with_costs(statuses.value, site.fold(run_usage))
-    results = {result.status.run.id: result for result in found}
-    matrices = [dict(status.matrix) for status in statuses.value]
-    ticked = [run for run in query.getlist("run") or [*results][-_TICKED:] if run in results]
-    ids, ask = ticked[:_MOST], site.queries.get
-    runs = [_find_run(site, run) for run in ids]
-    labels = {
-        run.record.id: (run.job.address.key if group else str(run.job.address)) or run.record.id
-        for run in runs
-    }
+    results = {row.status.run.id: row for row in with_costs(statuses.value, site.fold(run_usage))}
+    wanted = query.getlist("run") or [*results][-_TICKED:]
+    ticked = [run for run in wanted if run in results][:_MOST]
+    runs = [_find_run(site, run) for run in ticked]
+    labels = [
+        (run.job.address.key if group else str(run.job.address)) or run.record.id for run in runs
+    ]
     points, compare = _points(site, runs), partial(_differences, site, runs)
-    differences = ask(("differences", *ids), compare, dict, math.inf)
-    site.queries.settle(points, differences)
+    differences = site.queries.get(("differences", *ticked), compare, dict, math.inf)
+    answers = site.queries.settle(statuses, points, differences)
     lines = [
-        line_json(key, labels[run.record.id], of_key.columns(), run.record.id)
-        for run in runs
-        for key, of_key in _of_run(points.value, run.record).items()
+        line_json(key, label, of_key, run.record.id)
+        for run, label in zip(runs, labels, strict=True)
+        for key, of_key in sorted(points.value[run.record.key].points.items())
     ]
     return site.render(
         "jobs",
-        statuses,
-        points,
-        differences,
-        depth=1 if name else 0,
+        answers,
         group=group,
         results=[*results.values()],
-        varying=varying_names(matrices),
+        varying=varying_names([dict(status.matrix) for status in statuses.value]),
         keys=keys_of(results.values()),
         ticked=ticked,
-        labels=[*labels.values()],
+        labels=labels,
         differences=differences.value,
         lines=lines,
     )
@@ -125,21 +117,11 @@ def _find_run(site: PageRenderer, run_id: str) -> JobRun:
     raise UsageError(f"run {run_id} is not in the state", code="run-not-found")
 
 
-def _every(*runs: JobRun) -> float:
-    """Return how often what runs have done is queried: never after their end."""
-    return REFRESH if any(run.record.status.live for run in runs) else math.inf
-
-
 def _points(site: PageRenderer, runs: Sequence[JobRun]) -> QueryResult[dict[str, ReportedPoints]]:
-    def query(known: dict[str, ReportedPoints]) -> dict[str, ReportedPoints]:
-        return read_points(site.workspace, runs, known=known)
-
-    key = ("points", *(run.record.id for run in runs))
-    return site.queries.get(key, query, dict, _every(*runs))
-
-
-def _of_run(points: Mapping[str, ReportedPoints], run: RunRecord) -> Mapping[str, KeyPoints]:
-    return dict(sorted(points[run.key].points.items())) if run.key in points else {}
+    key, read = ("points", *(run.record.id for run in runs)), partial(read_points, site.workspace)
+    empty = {run.record.key: ReportedPoints() for run in runs}
+    every = REFRESH if any(run.record.status.live for run in runs) else math.inf
+    return site.queries.get(key, lambda known: read(runs, known=known), lambda: empty, every)
 
 
 def _evaluated(run: RunRecord, statuses: Sequence[JobStatus]) -> dict[str, dict[str, float]]:
@@ -168,19 +150,17 @@ def _log(site: PageRenderer, run: JobRun, query: QueryParams) -> QueryResult[Col
     def read(_: object) -> Collection[Event]:
         until = LogTime(float(at) + 10) if at else None  # with some lines after it
         selection = LogSelection(int(rank) if rank else None, None, until, pattern or None, _LINES)
-        lines = deque[Event](maxlen=_LINES)
+        problems = [*mask_secrets(site.workspace, run)]
+        lines = deque((Event(EventType.DIAGNOSTIC, text) for text in problems), _LINES)
 
         def emit(events: Sequence[Event]) -> None:
             lines.extend(replace(event, message=_shown(site, event.message)) for event in events)
 
         def take(batch: LogBatch | UnreachableNode) -> None:
-            if isinstance(batch, LogBatch):
+            if isinstance(batch, LogBatch):  # the query of samples reports unreachable nodes
                 printer.show(batch)
-            else:
-                printer.show_unreachable([batch])
 
         printer = JsonLogPrinter(emit, {run.record.id: run.job.address})
-        emit([Event(EventType.DIAGNOSTIC, text) for text in mask_secrets(site.workspace, run)])
         read_log(site.workspace, [run], selection, take)
         printer.close()
         return lines
@@ -203,8 +183,10 @@ def _differences(site: PageRenderer, runs: Sequence[JobRun], _: object) -> dict[
     rows = {name: [own.get(name, "") for own in facts] for name in chain.from_iterable(facts)}
     commits = [run.record.commit or "" for run in runs]
     if all(commits):
+        git = partial(run_git, site.workspace.settings.directory, "diff", "--stat=100")
         with suppress(TrainctlError):  # git may not have them
-            rows["changed files"] = [_changed_files(site, commits[0], commit) for commit in commits]
+            stats = [git("--relative", "--no-ext-diff", commits[0], c, "--", ".") for c in commits]
+            rows["changed files"] = [(s or b"").decode(errors="replace").strip() for s in stats]
     return {name: values for name, values in rows.items() if len({*values}) > 1}
 
 
@@ -219,44 +201,32 @@ def _facts(site: PageRenderer, run: RunRecord) -> dict[str, str]:
     return {row.name: brief(row.after) for row in added_rows(facts)}
 
 
-def _changed_files(site: PageRenderer, base: str, commit: str) -> str:
-    git = ("diff", "--stat=100", "--relative", "--no-ext-diff", base, commit, "--", ".")
-    found = run_git(site.workspace.settings.directory, *git)
-    return (found or b"").decode(errors="replace").strip()
-
-
-def line_json(title: str, name: str, columns: Sequence[Sequence[float]], run: str = "") -> Json:
-    """Return a line of the chart of a title, with the first and last point, and the extremes of its parts.
-
-    ``columns``: values, steps, which are NaN if unknown, and times. A point without a step gets that of the one before.
-    """
-    values, steps, times = columns
+def line_json(title: str, name: str, points: KeyPoints, run: str = "") -> dict[str, Any]:
+    """Return a line of the chart of a title: the first point, the last, and the extremes of each part."""
+    values, steps, times = points.columns()
     size = math.ceil(len(values) / _PARTS)
     kept = {0, len(values) - 1} if values else set()
     for first in range(0, len(values), size or 1):
         part = values[first : first + size]
         kept |= {first + part.index(min(part)), first + part.index(max(part))}
-    points = [i for i in sorted(kept) if math.isfinite(values[i])]
-    filled = accumulate(
-        (steps[i] for i in points), lambda last, step: step if step == step else last, initial=0.0
-    )
+    shown = [i for i in sorted(kept) if math.isfinite(values[i])]
     return {
         "title": title,
         "name": name,
         "run": run,
-        "t": [round(times[i], 1) for i in points],
-        "s": [*filled][1:],
-        "v": [float(f"{values[i]:.6g}") for i in points],
+        "t": [round(times[i], 1) for i in shown],
+        "s": [0.0 if math.isnan(steps[i]) else steps[i] for i in shown],
+        "v": [float(f"{values[i]:.6g}") for i in shown],
     }
 
 
-def _usage_lines(samples: Sequence[RankSample]) -> list[Json]:
+def _usage_lines(samples: Sequence[RankSample]) -> list[dict[str, Any]]:
     """Return what ranks used, as lines of charts."""
-    lines: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    lines: dict[tuple[str, str], KeyPoints] = {}
+    step = None  # a retry reports none at first
     for sample in samples:
-        step = (sample.progress or {}).get("step")
+        step = (sample.progress or {}).get("step") or step
         for title, name, value in usage_of(sample):
             if value is not None:
-                point = (value, math.nan if step is None else step, sample.time)
-                lines.setdefault((title, name), []).append(point)
-    return [line_json(*names, [*zip(*points, strict=True)]) for names, points in lines.items()]
+                lines.setdefault((title, name), KeyPoints()).add(value, step, sample.time)
+    return [line_json(*names, points) for names, points in lines.items()]

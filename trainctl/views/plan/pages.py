@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -65,10 +66,7 @@ def mermaid_lines(graph: Graph) -> list[str]:
 
 def dot_lines(graph: Graph) -> list[str]:
     """Return the graph in the language of Graphviz."""
-    quoted = {
-        label: '"' + escape(label).replace("\\", "\\\\").replace('"', '\\"') + '"'
-        for label in graph
-    }
+    quoted = {label: json.dumps(escape(label), ensure_ascii=False) for label in graph}
     edges = [f"  {quoted[a]} -> {quoted[b]};" for a, b in _edges(graph)]
     head = ["digraph {", '  rankdir = "RL";', '  node [shape = rect, fontname = "sans-serif"];']
     return [*head, *(f"  {label};" for label in quoted.values()), *edges, "}"]
