@@ -167,6 +167,9 @@ def _choose(
     if name == "best" and ranking is None:
         ranking = workspace.desired.checkpoints.keep_best
     if ranking is None:
+        if name == "best" and lookup.jobs_of_matrix(state.resources, job):
+            summary = "the metric of the best checkpoint is missing"
+            raise UsageError(summary, "Use --by KEY, or set keep_best of checkpoints.")
         return lookup.find_run(state, job, run), name
     if name not in (None, "best"):
         raise UsageError(f"--by can't be used with {name}", "Remove one of them.")
