@@ -26,7 +26,7 @@ from rich.text import Text
 _ROOT = Path(__file__).resolve().parents[1]
 _ASSETS = _ROOT / "docs" / "assets"
 _PLAN_SIZE = (900, 1280)
-_SWEEP_SIZE = (1000, 830)
+_SWEEP_SIZE = (1000, 920)
 _COLUMNS, _ROWS = 88, 60
 _PREPARE = ("apply", "--auto-approve", "--wait")
 _DESTROY = ("destroy", "--auto-approve", "--stop-running")

@@ -145,6 +145,12 @@ class RunRecord(JsonSerializable):
         """Whether the run was lost because the platform took a machine back."""
         return self.status is RunStatus.LOST and INTERRUPTED in (self.error or "")
 
+    def running_seconds(self, now: float) -> float | None:
+        """Return how long its commands ran, until ``now`` if it is live; None if that is unknown."""
+        if "running" not in self.phases and self.started_at is not None and self.status.live:
+            return max(0.0, now - self.started_at)
+        return self.phases.get("running")
+
     @property
     def exit_code(self) -> int | None:
         """Exit code of the rank that ended the run, else of the first rank that has one."""

@@ -269,8 +269,9 @@ def _optional(form: Callable[[Any], str]) -> Callable[[Any], str]:
 
 def _time_left(statuses: Sequence[JobStatus]) -> float | None:
     """Estimate by reported progress, by the job's last completed run, or by those of the sweep."""
-    ran = [s.run.phases["running"] for s in statuses if s.run.status is RunStatus.COMPLETED]
-    now, usual = time.time(), sum(ran) / len(ran) if ran else None
+    now, completed = time.time(), [s.run for s in statuses if s.run.status is RunStatus.COMPLETED]
+    ran = [run.phases["running"] for run in completed if "running" in run.phases]
+    usual = sum(ran) / len(ran) if ran else None
     left = []
     for status in statuses:
         run, expected = status.run, status.forecast.get("running", usual)

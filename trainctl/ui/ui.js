@@ -57,8 +57,8 @@ function drawChart(title, lines, marks, by, xs) {
   const svg = make(
     "svg",
     { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": title },
-    ...ticks(ys, 4).map((y) => make("path", { class: "grid", d: `M${LEFT} ${py(y)}H${W - RIGHT}` })),
-    ...ticks(ys, 4).map((y) => make("text", { x: LEFT - 6, y: py(y) + 4, "text-anchor": "end" }, short(y))),
+    ...ticks(ys, 6).map((y) => make("path", { class: "grid", d: `M${LEFT} ${py(y)}H${W - RIGHT}` })),
+    ...ticks(ys, 6).map((y) => make("text", { x: LEFT - 6, y: py(y) + 4, "text-anchor": "end" }, short(y))),
     ...ticks(xs, 5).map((x) => make("text", { x: px(x), y: H - 7, "text-anchor": "middle" }, words(x))),
     ...marks.filter(({ x }) => x >= xs[0] && x <= xs[1]).map(({ x, top, kind }) => make("path", { class: `mark ${kind}`, d: `M${px(x)} ${top}V${H - BOTTOM}` })),
     ...lines.map(({ x, v }, i) => make("path", { class: `line c${i % 8}`, d: `M${x.map((at, n) => point(at, v[n])).join("L")}h.1` })),

@@ -67,16 +67,15 @@ def with_costs(
         for run in usage
         if run.price_per_hour is not None
     }
-    results = []
-    for status in statuses:
-        run = status.run
-        seconds = run.phases.get("running")
-        if seconds is None and run.started_at is not None and run.status.live:
-            seconds = max(0.0, now - run.started_at)
-        results.append(
-            RunResult(status, seconds, costs.get(run.id), (points or {}).get(run.key, {}))
+    return [
+        RunResult(
+            status,
+            status.run.running_seconds(now),
+            costs.get(status.run.id),
+            (points or {}).get(status.run.key, {}),
         )
-    return results
+        for status in statuses
+    ]
 
 
 class BestCheckpoint(NamedTuple):

@@ -369,9 +369,7 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     rows = []
     for status in ordered:
         run = status.run
-        ran = run.phases.get("running")
-        if ran is None and run.started_at is not None and run.status.live:
-            ran = max(0.0, now - run.started_at)
+        ran = run.running_seconds(now)
         rows.append(
             [
                 *(escape(dict(status.matrix).get(name, "")) for name in names),
