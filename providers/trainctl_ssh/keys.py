@@ -11,7 +11,6 @@ import base64
 import hashlib
 import hmac
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,8 @@ from trainctl.remote.responses import printable_tail
 
 HOST_KEY, NEXT_HOST_KEY = "host-key", "next-host-key"
 """Names of records of a machine: its public host key, and the one that it will have."""
-_TYPE = b"ssh-ed25519"
+_CHECK, _SEED = slice(98, 106), slice(161, 193)
+"""Where a key file has a number, twice, which is random otherwise, and the seed: PROTOCOL.key of OpenSSH."""
 _MAKE_KEY = """\
 set -e; umask 077; key=/etc/ssh/trainctl_host_key
 exec 9>$key.lock; flock 9
@@ -79,31 +79,23 @@ def derive_host_key(login: KeyPair, token: str) -> KeyPair:
 
 def key_pair(seed: bytes) -> KeyPair:
     """Return the key pair of a seed of 32 bytes; equal seeds give equal files."""
+    from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
-    blob = _string(_TYPE) + _string(public)
-    check = hashlib.sha256(b"check" + seed).digest()[:4]
-    secret = check + check + blob + _string(seed + public) + _string(b"")
-    secret += bytes(range(1, 1 + -len(secret) % 8))
-    # https://github.com/openssh/openssh-portable/blob/master/PROTOCOL.key
-    parts = (_string(b"none"), _string(b"none"), _string(b""), struct.pack(">I", 1))
-    content = b"openssh-key-v1\0" + b"".join(parts) + _string(blob) + _string(secret)
-    lines = base64.encodebytes(content).decode()
-    private = f"-----BEGIN OPENSSH PRIVATE KEY-----\n{lines}-----END OPENSSH PRIVATE KEY-----\n"
-    return KeyPair(private, f"{_TYPE.decode()} {base64.b64encode(blob).decode()}")
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    encoded = (forms.Encoding.PEM, forms.PrivateFormat.OpenSSH, forms.NoEncryption())
+    first, *lines, last = key.private_bytes(*encoded).splitlines(keepends=True)
+    content = bytearray(base64.b64decode(b"".join(lines)))
+    content[_CHECK] = 2 * hashlib.sha256(b"check" + seed).digest()[:4]
+    private = b"".join((first, base64.encodebytes(content), last)).decode()
+    public = key.public_key().public_bytes(forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH)
+    return KeyPair(private, public.decode())
 
 
 def _seed_of(private: str) -> bytes:
     """Return the seed of a private key that ``key_pair`` made."""
     content = base64.b64decode("".join(private.splitlines()[1:-1]))
-    public = content.rindex(_string(_TYPE))
-    start = public + len(_string(_TYPE)) + 4 + 32 + 4
-    return content[start : start + 32]
-
-
-def _string(value: bytes) -> bytes:
-    return struct.pack(">I", len(value)) + value
+    return content[_SEED]
 
 
 def replace_host_key(transport: Transport, node: Node, record: Callable[[str, str], None]) -> str:

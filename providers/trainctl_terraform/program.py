@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -44,9 +43,8 @@ def find_program(name: str) -> Path:
 
 
 def memory_file(content: bytes = b"") -> IO[bytes]:
-    """Return a file without a name, in memory if possible: plans and states have secret values."""
-    memory = Path("/dev/shm")  # noqa: S108
-    file = tempfile.TemporaryFile(dir=memory if memory.is_dir() else None)  # noqa: SIM115
+    """Return a file in memory: plans and states have secret values."""
+    file = os.fdopen(os.memfd_create("trainctl"), "w+b")
     file.write(content)
     file.seek(0)
     return file
