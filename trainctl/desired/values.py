@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.manifest.files import ExtendedFile
-from trainctl.model.address import Address, Kind, external
+from trainctl.model.address import Address, Kind, external, of_kind
 from trainctl.model.diagnostics import Diagnostic, Position
 from trainctl.model.json_codec import OMIT_EMPTY, to_json
 from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
@@ -92,7 +92,7 @@ class DesiredState:
 
     def jobs(self) -> list[DesiredResource]:
         """All jobs."""
-        return [job for job in self.external.values() if job.address.kind is Kind.JOB]
+        return of_kind(self.external, Kind.JOB)
 
 
 @dataclass(frozen=True, slots=True)

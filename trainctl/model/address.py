@@ -127,3 +127,8 @@ class Address(NamedTuple):
 def external(resources: Mapping[Address, T]) -> dict[Address, T]:
     """Return the resources that exist outside of the state; of 100,000 projects none."""
     return {at: each for at, each in resources.items() if at.kind not in STATE_ONLY_KINDS}
+
+
+def of_kind(resources: Mapping[Address, T], kind: Kind) -> list[T]:
+    """Return the resources of a kind."""
+    return [each for at, each in resources.items() if at.kind is kind]

@@ -14,10 +14,10 @@ from trainctl.ledger.leases import current_holder
 from trainctl.ledger.ledger import IntentRequest, Ledger
 from trainctl.ledger.state import RecordedResource, State
 from trainctl.model.action import Action
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, of_kind
 from trainctl.model.reports import NodeReport, NodeUsage, format_run
 from trainctl.model.run import RunRecord
-from trainctl.model.specs.resource import ClusterSpec
+from trainctl.model.specs.resource import ClusterSpec, DesiredResource
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.quarantine import (
     CREATED,
@@ -34,7 +34,7 @@ from trainctl.resources.agents import node_named, nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import (
     OrphanedMachine,
     cache_target,
-    cost_since_launch,
+    cost_since,
     is_orphaned,
     provider_cluster,
 )
@@ -74,7 +74,7 @@ def report_nodes(workspace: Workspace) -> list[NodeReport]:
 
 def _batch_machines(workspace: Workspace, state: State) -> Iterator[NodeReport]:
     """Yield the machines of batch systems, as these report them."""
-    for recorded in _clusters(state):
+    for recorded in of_kind(state.external, Kind.CLUSTER):
         batch = BatchCluster.of(workspace.agents, recorded)
         if batch is None:
             continue
@@ -126,7 +126,8 @@ def recorded_node(state: State, name: str) -> tuple[RecordedResource, Node]:
     known = (*nodes_of(cluster), *unprovisioned_nodes(cluster))
     node = next((item for item in known if item.id == name), None)
     if cluster is None or node is None:
-        names = [item.id for recorded in _clusters(state) for item in nodes_of(recorded)]
+        clusters = of_kind(state.external, Kind.CLUSTER)
+        names = [item.id for recorded in clusters for item in nodes_of(recorded)]
         raise UsageError(
             f"node {name!r} is not in the state", f"In the state: {', '.join(names) or 'none'}."
         )
@@ -138,33 +139,24 @@ def live_runs_on(state: State, node: Node) -> tuple[str, ...]:
     return tuple(format_run(run) for run in _live_runs(state).get(node.id, ()))
 
 
-def _clusters(state: State) -> list[RecordedResource]:
-    return [cluster for address, cluster in state.resources.items() if address.kind is Kind.CLUSTER]
-
-
 def _list_nodes(workspace: Workspace, state: State) -> Iterator[tuple[str, Node, ClusterSpec]]:
     """Yield recorded and planned nodes with their providers and clusters."""
-    recorded = {cluster.address: cluster for cluster in _clusters(state)}
-    for cluster in recorded.values():
+    for cluster in of_kind(state.external, Kind.CLUSTER):
         for node in nodes_of(cluster):
             yield cluster.provider, node, cluster.cluster_spec
-    for address, resource in declared_clusters(workspace).items():
-        names = {node.name for node in nodes_of(recorded[address])} if address in recorded else ()
-        settings = provider_cluster(address.name, resource.cluster_spec)
+    for resource in declared_clusters(workspace):
+        names = {node.name for node in nodes_of(state.resources.get(resource.address))}
+        settings = provider_cluster(resource.address.name, resource.cluster_spec)
         for node in workspace.provider(resource.provider).plan(settings):
             if node.name not in names:
                 yield resource.provider, node, resource.cluster_spec
 
 
-def declared_clusters(workspace: Workspace) -> Mapping[Address, Any]:
+def declared_clusters(workspace: Workspace) -> list[DesiredResource]:
     """Return the declared clusters; none for an invalid or missing manifest."""
-    try:
-        resources = workspace.desired.resources
-    except TrainctlError:
-        return {}
-    return {
-        address: resource for address, resource in resources.items() if address.kind is Kind.CLUSTER
-    }
+    with suppress(TrainctlError):
+        return of_kind(workspace.desired.external, Kind.CLUSTER)
+    return []
 
 
 def _inspect(
@@ -201,12 +193,10 @@ def _inspect(
 
 def _live_runs(state: State) -> dict[str, tuple[Mapping[str, Any], ...]]:
     by_node: dict[str, tuple[Mapping[str, Any], ...]] = {}
-    for address, recorded in state.resources.items():
-        if address.kind is not Kind.JOB:
-            continue
+    for recorded in of_kind(state.external, Kind.JOB):
         for run in runs_of(recorded):
             row = {
-                "address": str(address),
+                "address": str(recorded.address),
                 "number": run.number,
                 "project": recorded.attributes.get("project"),
                 "lineage": state.lineage,
@@ -229,14 +219,14 @@ def watch_nodes(
 def node_usage(state: State, now: float) -> dict[str, NodeUsage]:
     """Return the usage of recorded nodes by id."""
     runs: dict[str, list[RunRecord]] = {}
-    for address, job in state.resources.items():
-        for run in runs_of(job) if address.kind is Kind.JOB else ():
+    for job in of_kind(state.external, Kind.JOB):
+        for run in runs_of(job):
             for name in {rank.node for rank in run.ranks}:
                 runs.setdefault(name, []).append(run)
     lost = quarantined_nodes(state)
     usage: dict[str, NodeUsage] = {}
-    for address, cluster in state.resources.items():
-        for node in nodes_of(cluster) if address.kind is Kind.CLUSTER else ():
+    for cluster in of_kind(state.external, Kind.CLUSTER):
+        for node in nodes_of(cluster):
             created_at = (cluster.outputs.get(CREATED) or {}).get(node.key)
             price = node.price_per_hour
             price = cluster.cluster_spec.price_per_hour if price is None else price
@@ -250,32 +240,39 @@ def node_usage(state: State, now: float) -> dict[str, NodeUsage]:
                 by=entry.by if entry else None,
                 created_at=created_at,
                 price_per_hour=price,
-                cost=max(0.0, now - created_at) / 3600 * price
-                if created_at and price is not None
-                else None,
+                cost=cost_since(created_at, price, now),
                 idle_since=max(ends) if is_idle else None,
             )
     return usage
 
 
 def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[OrphanedMachine]:
-    """List machines that the state doesn't have, by provider and launch.
+    """List machines that the state doesn't have, by provider and launch; note providers that list none.
 
     Those of other states are included, as such a state may be lost. ``lineages`` selects some; '' is this state's.
     """
     from trainctl.plugin_api.machines import ListsMachines
 
     found: dict[tuple[str, str], Machine] = {}
-    for name, cluster in (*_provider_clusters(workspace), *_with_records(workspace)):
+    unlisted = set()
+    for name, cluster in _provider_clusters(workspace):
         provider = workspace.provider(name)
         if isinstance(provider, ListsMachines):
-            found |= {(name, machine.id): machine for machine in provider.machines(cluster)}
+            with suppress(UsageError):  # a provider with records, of a state that can't have any
+                found |= {(name, machine.id): machine for machine in provider.machines(cluster)}
+        elif provider.capabilities.creates_machines:
+            unlisted.add(name)
+    for name in sorted(unlisted):
+        workspace.notify(f"Provider {name} can't list its machines.")
     # Read the state last: an apply records the key of a machine before it creates it.
     state, now = workspace.ledger.state(), time.time()
     selected = {lineage or state.lineage for lineage in lineages}
     orphans = [
         OrphanedMachine(
-            name, machine, machine.lineage == state.lineage, cost_since_launch(machine, now)
+            name,
+            machine,
+            machine.lineage == state.lineage,
+            cost_since(machine.launched_at, machine.price_per_hour, now),
         )
         for (name, _), machine in found.items()
         if is_orphaned(state, machine) and (not selected or machine.lineage in selected)
@@ -283,51 +280,28 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
     return sorted(orphans, key=lambda orphan: (orphan.provider, orphan.machine.launched_at or 0.0))
 
 
-def unlisted_providers(workspace: Workspace) -> list[str]:
-    """Return the providers of the state and manifest that create machines and can't list them."""
-    from trainctl.plugin_api.machines import ListsMachines
-
-    names = {name for name, _ in _provider_clusters(workspace)}
-    providers = {name: workspace.provider(name) for name in sorted(names)}
-    return [
-        name
-        for name, provider in providers.items()
-        if provider.capabilities.creates_machines and not isinstance(provider, ListsMachines)
-    ]
+def _provider_clusters(workspace: Workspace) -> Iterator[tuple[str, ClusterSettings]]:
+    """Yield providers and settings of recorded and declared clusters; providers with records also without a cluster."""
+    recorded = of_kind(workspace.ledger.state().external, Kind.CLUSTER)
+    for item in (*recorded, *declared_clusters(workspace)):
+        yield item.provider, provider_cluster(item.address.name, item.cluster_spec)
+    for name in discovery.plugin_names(discovery.PROVIDERS):
+        if hasattr(workspace.provider(name), "set_project"):
+            yield name, ClusterSettings("", {})
 
 
 def end_machines(workspace: Workspace, orphans: Sequence[OrphanedMachine]) -> list[OrphanedMachine]:
     """Delete the machines; return them with the error of each that could not be deleted."""
-    from trainctl.plugin_api.machines import ListsMachines
 
     def end(orphan: OrphanedMachine) -> OrphanedMachine:
-        provider = workspace.provider(orphan.provider)
+        provider: Any = workspace.provider(orphan.provider)
         try:
-            if isinstance(provider, ListsMachines):
-                provider.end(orphan.machine)
+            provider.end(orphan.machine)
         except NodeError as error:
             return replace(orphan, error=error.summary)
         return replace(orphan, ended=True)
 
     return each(end, orphans, _AT_ONCE)
-
-
-def _provider_clusters(workspace: Workspace) -> Iterator[tuple[str, ClusterSettings]]:
-    """Return the providers and settings of all recorded and declared clusters."""
-    clusters = _clusters(workspace.ledger.state())
-    for item in (*clusters, *declared_clusters(workspace).values()):
-        yield item.provider, provider_cluster(item.address.name, item.cluster_spec)
-
-
-def _with_records(workspace: Workspace) -> Iterator[tuple[str, ClusterSettings]]:
-    """Yield providers that may have records of machines next to the state, also without a cluster."""
-    from trainctl.operations.records import SealedRecords
-
-    with suppress(UsageError):  # a state that can't have any
-        SealedRecords(workspace)
-        for name in discovery.plugin_names(discovery.PROVIDERS):
-            if hasattr(workspace.provider(name), "set_project"):
-                yield name, ClusterSettings("", {})
 
 
 def quarantine(workspace: Workspace, name: str, reason: str) -> Node:

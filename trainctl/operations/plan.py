@@ -17,7 +17,7 @@ from trainctl.ledger.planned_edits import NO_EDITS, StateEdits, plan_edits
 from trainctl.ledger.renaming import renames
 from trainctl.ledger.state import ORIGIN, RecordedResource, State
 from trainctl.model.action import Action
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, of_kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.model.specs.job_spec import JobSpec
 from trainctl.operations.mirrors import is_present
@@ -225,9 +225,9 @@ def _refresh_recorded(
     visible = state
     if survey.offline:  # only what is on this machine
         clusters = {
-            address.name
-            for address, item in state.resources.items()
-            if address.kind is Kind.CLUSTER and workspace.agents.shares_disk(item.provider)
+            cluster.address.name
+            for cluster in of_kind(state.resources, Kind.CLUSTER)
+            if workspace.agents.shares_disk(cluster.provider)
         }
         local = {
             address: item
@@ -307,10 +307,8 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
         except NodeError as failure:
             return Observation(ResourceStatus.UNREACHABLE, detail=failure.summary)
 
-    resources = state.external.values()
-    jobs = [resource for resource in resources if resource.address.kind is Kind.JOB]
-    apart = (Kind.JOB, Kind.WEIGHTS)
-    others = [item for item in resources if item.address.kind not in apart]
+    jobs, apart = of_kind(state.external, Kind.JOB), (Kind.JOB, Kind.WEIGHTS)
+    others = [item for item in state.external.values() if item.address.kind not in apart]
     control = RunControl(workspace.agents, state.resources.get)
     with BackgroundCall(observe_jobs, control, jobs) as runs:
         observed = each(read, others, parallelism)
@@ -321,9 +319,8 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
 def observe_mirrored(state: State, mirror: MirrorSurveyResult) -> dict[Address, Observation]:
     """Observe recorded weights by a survey of the mirror."""
     observed: dict[Address, Observation] = {}
-    for address, weights in state.external.items():
-        if address.kind is not Kind.WEIGHTS:
-            continue
+    for weights in of_kind(state.external, Kind.WEIGHTS):
+        address = weights.address
         if mirror.problem is not None:
             detail = mirror.problem.summary
             observed[address] = Observation(ResourceStatus.UNREACHABLE, detail=detail)

@@ -7,7 +7,7 @@ from itertools import islice
 
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
-from trainctl.model.address import Kind
+from trainctl.model.address import Kind, of_kind
 from trainctl.operations.directories import default_state_url, directory_of
 from trainctl.operations.survey import SurveyOptions
 from trainctl.operations.workspace import Workspace
@@ -43,17 +43,13 @@ def connect(workspace: Workspace, state: State, options: SurveyOptions) -> None:
         for address, item in state.external.items()
         if address.kind in _NODE_USERS
     }
-    urls = {
-        str(item.outputs.get("mirror", ""))
-        for address, item in state.external.items()
-        if address.kind is Kind.WEIGHTS
-    }
+    weights = of_kind(state.external, Kind.WEIGHTS)
+    urls = {str(item.outputs.get("mirror", "")) for item in weights}
     with contextlib.suppress(TrainctlError):
         nodes = (
             (cluster.provider, node)
-            for address, cluster in state.external.items()
-            if address.kind is Kind.CLUSTER
-            and (address.name in used or not workspace.agents.shares_disk(cluster.provider))
+            for cluster in of_kind(state.external, Kind.CLUSTER)
+            if cluster.address.name in used or not workspace.agents.shares_disk(cluster.provider)
             for node in nodes_of(cluster)
         )
         for provider, node in islice(nodes, options.parallelism):

@@ -26,7 +26,7 @@ from trainctl.desired.values import (
 )
 from trainctl.errors import ManifestError, PermissionDenied, StorageError, TrainctlError, UsageError
 from trainctl.manifest.files import manifest_files, read_all_files
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, of_kind
 from trainctl.model.redaction import Redactor
 from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
 from trainctl.model.trust import Trust
@@ -312,9 +312,8 @@ class Workspace:
         from trainctl.weights.resolution import SourceRequest
 
         return {
-            address: SourceRequest(resource.weights_spec, self.settings.directory)
-            for address, resource in self.desired.external.items()
-            if address.kind is Kind.WEIGHTS
+            weights.address: SourceRequest(weights.weights_spec, self.settings.directory)
+            for weights in of_kind(self.desired.external, Kind.WEIGHTS)
         }
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from trainctl.base.lazy_dataclass import dataclass
 from trainctl.errors import NodeError
 from trainctl.ledger.state import RecordedResource, State
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, of_kind
 from trainctl.model.json_codec import JsonSerializable
 from trainctl.model.run import RunRecord, RunStatus
 
@@ -55,9 +55,8 @@ def quarantined(cluster: RecordedResource) -> dict[str, QuarantineEntry]:
 def quarantined_nodes(state: State) -> dict[str, str]:
     """Return the reasons of all quarantined nodes by id, with those to be quarantined."""
     reasons = lost_nodes(state)
-    for address, cluster in state.external.items():
-        if address.kind is Kind.CLUSTER:
-            reasons |= {node: entry.reason for node, entry in quarantined(cluster).items()}
+    for cluster in of_kind(state.external, Kind.CLUSTER):
+        reasons |= {node: entry.reason for node, entry in quarantined(cluster).items()}
     return reasons
 
 
@@ -70,13 +69,12 @@ def lost_nodes(state: State) -> dict[str, str]:
     if lost < LOST_RUNS:
         return {}
     since: dict[str, float] = {}  # creation or release of each node
-    for cluster in state.external.values():
-        if cluster.address.kind is Kind.CLUSTER:
-            created, known = cluster.outputs.get(CREATED) or {}, entries(cluster)
-            for node in cluster.outputs.get("nodes") or ():
-                entry = known.get(_node_id(cluster, node))
-                at = (entry.released or entry.since) if entry else 0.0
-                since[_node_id(cluster, node)] = max(at, created.get(node.get("key", ""), 0.0))
+    for cluster in of_kind(state.external, Kind.CLUSTER):
+        created, known = cluster.outputs.get(CREATED) or {}, entries(cluster)
+        for node in cluster.outputs.get("nodes") or ():
+            entry = known.get(_node_id(cluster, node))
+            at = (entry.released or entry.since) if entry else 0.0
+            since[_node_id(cluster, node)] = max(at, created.get(node.get("key", ""), 0.0))
     recorded = map(RunRecord.from_json, _recorded_runs(state))
     ended = [run for run in recorded if not run.status.live and not run.interrupted]
     ended.sort(key=lambda run: run.created_at or 0.0)
@@ -93,9 +91,8 @@ def lost_nodes(state: State) -> dict[str, str]:
 
 
 def _recorded_runs(state: State) -> Iterator[Mapping[str, Any]]:
-    for address, job in state.external.items():
-        if address.kind is Kind.JOB:
-            yield from job.outputs.get("runs") or ()
+    for job in of_kind(state.external, Kind.JOB):
+        yield from job.outputs.get("runs") or ()
 
 
 def _lost(run: RunRecord, node: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from trainctl.base.listing import ResolvedSource
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, of_kind
 from trainctl.plan.changes import REMOVES
 from trainctl.plan.resources import PLANNED_WEIGHTS_ATTRIBUTES, DesiredValues, ResourceContext
 from trainctl.plan.values import Change, PlanInputs, TierFacts, WeightsFacts, WeightsRow
@@ -54,9 +54,8 @@ def content_key(resolved: ResolvedSource) -> str:
 def pins(inputs: PlanInputs, values_by_address: Mapping[Address, DesiredValues]) -> dict[str, Any]:
     """Return all pins after the plan, by address as text."""
     recorded = {
-        str(address): resource.attributes.get("pin")
-        for address, resource in inputs.state.external.items()
-        if address.kind is Kind.WEIGHTS
+        str(weights.address): weights.attributes.get("pin")
+        for weights in of_kind(inputs.state.external, Kind.WEIGHTS)
     }
     planned = {str(address): values.after["pin"] for address, values in values_by_address.items()}
     return {**recorded, **planned}

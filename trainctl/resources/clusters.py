@@ -14,7 +14,7 @@ from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, State
 from trainctl.model.action import Action
-from trainctl.model.address import Kind
+from trainctl.model.address import Kind, of_kind
 from trainctl.model.specs.resource import CacheTier, ClusterSpec
 from trainctl.plan.quarantine import CREATED, OUTPUT
 from trainctl.plugin_api.provider import (
@@ -383,17 +383,13 @@ def is_orphaned(state: State, machine: Machine) -> bool:
         for intent in state.attempts(address)
     )
     is_attempted = any(machine.key.startswith(f"{intent.key}/") for intent in attempts)
-    keys = {
-        node.key
-        for address, cluster in state.resources.items()
-        if address.kind is Kind.CLUSTER
-        for node in (*nodes_of(cluster), *unprovisioned_nodes(cluster))
-    }
-    return machine.key not in keys and not is_attempted
+    clusters = of_kind(state.external, Kind.CLUSTER)
+    nodes = [node for item in clusters for node in (*nodes_of(item), *unprovisioned_nodes(item))]
+    return not is_attempted and machine.key not in {node.key for node in nodes}
 
 
-def cost_since_launch(machine: Machine, now: float) -> float | None:
-    """Return the cost until now in Unix seconds; None if launch or price is unknown."""
-    if machine.launched_at is None or machine.price_per_hour is None:
+def cost_since(start: float | None, price: float | None, now: float) -> float | None:
+    """Return the cost until now; None if start or price per hour is unknown. Times in Unix seconds."""
+    if start is None or price is None:
         return None
-    return max(0.0, now - machine.launched_at) / 3600 * machine.price_per_hour
+    return max(0.0, now - start) / 3600 * price

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainctl.base.lazy_dataclass import asdict
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.reports import NodeReport, format_run
 from trainctl.views.terminal.text import escape, format_timestamp, table
@@ -177,17 +178,14 @@ _MACHINE_HEADERS = ["NODE", "MACHINE", "TYPE", "STATE", "UP", "COST", "LINEAGE"]
 
 def machine_row(orphan: OrphanedMachine) -> dict[str, Any]:
     """Return the JSON of a machine in ``nodes --orphans`` and ``nodes reap``, which is also its CSV row."""
-    machine = orphan.machine
-    names = ("id", "cluster", "node", "lineage", "key", "state", "type", "zone", "price_per_hour")
-    return {
-        "provider": orphan.provider,
-        **{name: getattr(machine, name) for name in names},
-        "of_this_state": orphan.of_this_state,
-        "launched_at": format_timestamp(machine.launched_at),
+    form = {
+        **asdict(orphan.machine),
+        **asdict(orphan),
+        "launched_at": format_timestamp(orphan.machine.launched_at),
         "cost": None if orphan.cost is None else round(orphan.cost, 2),
-        "ended": orphan.ended,
         "error": orphan.error or None,
     }
+    return {name: form[name] for name in MACHINE_COLUMNS}
 
 
 def machines_lines(

@@ -12,7 +12,7 @@ from tests.golden.screens import text
 from tests.unit.views.test_json import problems
 from trainctl.model.reports import CacheClearResult, CachedFile, CacheUsage, NodeReport, NodeUsage
 from trainctl.plugin_api.machines import Machine
-from trainctl.resources.clusters import OrphanedMachine, cost_since_launch
+from trainctl.resources.clusters import OrphanedMachine, cost_since
 from trainctl.views.caches import cache_csv, cache_json, cache_lines
 from trainctl.views.nodes import (
     MACHINE_COLUMNS,
@@ -82,10 +82,10 @@ def test_orphaned_machines(screen: SnapshotAssertion) -> None:
         "i-1", "lab", "lab-0", "mine", "mine/k/lab-0", "running", "small", "a", 3600.0, 0.5
     )
     lost = Machine("i-2", "burst", "burst-0", "theirs", "theirs/k/burst-0", "stopped")
-    cost = cost_since_launch(ours, 3600.0 + 7200.0)
+    costs = [cost_since(each.launched_at, each.price_per_hour, 10800.0) for each in (ours, lost)]
     orphans = [
-        OrphanedMachine("rented", ours, of_this_state=True, cost=cost),
-        OrphanedMachine("rented", lost, of_this_state=False, cost=cost_since_launch(lost, 0.0)),
+        OrphanedMachine("rented", ours, of_this_state=True, cost=costs[0]),
+        OrphanedMachine("rented", lost, of_this_state=False, cost=costs[1]),
     ]
     failed = [orphans[0], replace(orphans[1], error="access denied")]
     screens = [machines_lines(orphans, 10800.0), ended_lines(failed), machines_lines([], 0.0)]

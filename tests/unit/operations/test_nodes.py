@@ -14,6 +14,7 @@ from trainctl.ledger.state import RecordedResource
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.operations.nodes import (
+    find_orphans,
     node_usage,
     quarantine,
     quarantine_lost_nodes,
@@ -22,7 +23,7 @@ from trainctl.operations.nodes import (
 )
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.quarantine import quarantined, quarantined_nodes
-from trainctl.plugin_api.provider import Node
+from trainctl.plugin_api.provider import Capabilities, ClusterSettings, Node
 from trainctl.resources.clusters import kept_outputs
 
 CLUSTER, JOB = Address.parse("cluster.lab"), Address.parse("job.sft")
@@ -113,3 +114,24 @@ def test_cost_and_idle_time(workspace: Workspace) -> None:
     assert (second.cost, second.idle_since, second.created_at) == (None, None, None)
     record_runs(workspace.ledger, RunStatus.COMPLETED, RunStatus.RUNNING)
     assert node_usage(workspace.ledger.state(), 0.0)["lab/gpu-0"].idle_since is None
+
+
+def test_orphans_are_those_of_providers_that_list_machines(workspace: Workspace) -> None:
+    """Another one is noted; a provider with records has none if the state can't have any."""
+
+    class WithRecords:
+        set_project = end = str
+
+        def machines(self, _: ClusterSettings) -> None:
+            raise UsageError("no records")
+
+    notes: list[str] = []
+    others = SimpleNamespace(capabilities=Capabilities(creates_machines=True))
+    providers = {"terraform": WithRecords()}
+    vars(workspace).update(
+        desired=SimpleNamespace(external={}),
+        notify=notes.append,
+        provider=lambda name: providers.get(name, others),
+    )
+    assert find_orphans(workspace) == []
+    assert notes == ["Provider ssh can't list its machines."]

@@ -19,10 +19,8 @@ from trainctl.operations.nodes import (
     recorded_node,
     release,
     report_nodes,
-    unlisted_providers,
     watch_nodes,
 )
-from trainctl.operations.workspace import Workspace
 from trainctl.resources.clusters import OrphanedMachine
 from trainctl.views.nodes import (
     COLUMNS,
@@ -56,7 +54,6 @@ def list_command(
         raise UsageError(f"--all can't be used with {other}", "Use one of them.")
     if orphans:
         with open_workspace(session) as workspace:
-            _note_unlisted(session, workspace)
             _print_machines(session, find_orphans(workspace), format_)
         return 0
     if watch:
@@ -142,7 +139,6 @@ def reap_command(
     if not auto_approve:
         require_terminal(session)
     with open_workspace(session) as workspace:
-        _note_unlisted(session, workspace)
         machines = find_orphans(workspace, lineages or [""])
         if machines and not auto_approve:
             lines = machines_lines(machines, time.time(), session.output.width)
@@ -153,11 +149,6 @@ def reap_command(
         machines = end_machines(workspace, machines)
     _print_machines(session, machines, format_, ended_lines(machines))
     return 1 if any(machine.error for machine in machines) else 0
-
-
-def _note_unlisted(session: CliSession, workspace: Workspace) -> None:
-    for name in unlisted_providers(workspace):
-        session.output.note(f"Provider {name} can't list its machines.")
 
 
 def _print_machines(

@@ -10,7 +10,7 @@ from trainctl.errors import TrainctlError
 from trainctl.inputs.code import CodeSource, scan_code
 from trainctl.inputs.environment import host_requirements
 from trainctl.manifest.checkout import is_from_checkout
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, of_error, warning
 from trainctl.model.specs.job_spec import CodeSpec
 from trainctl.operations.workspace import Workspace
@@ -34,10 +34,8 @@ def survey_code(workspace: Workspace) -> CodeSurveyResult:
     """Scan the code of each job, each directory once."""
     result = CodeSurveyResult()
     scans: dict[CodeSpec, CodeSource | TrainctlError] = {}
-    for address, resource in workspace.desired.external.items():
-        if address.kind is not Kind.JOB:
-            continue
-        spec = resource.job_spec.code
+    for resource in workspace.desired.jobs():
+        address, spec = resource.address, resource.job_spec.code
         if spec not in scans:
             scans[spec] = survey_directory(workspace, spec)
         code = scans[spec]

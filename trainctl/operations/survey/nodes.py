@@ -9,7 +9,7 @@ from trainctl.base.lazy_dataclass import dataclass, field, replace
 from trainctl.base.parallel import each
 from trainctl.errors import NodeError, TrainctlError
 from trainctl.ledger.state import State
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, of_kind
 from trainctl.model.delivery import HOPS, DeliveryRecord, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.run import RunRecord
@@ -180,10 +180,8 @@ def providers_in_use(workspace: Workspace, state: State) -> dict[str, Provider]:
     """Return the installed providers of desired and recorded clusters, by name."""
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
     desired, recorded = workspace.desired.external, state.external
-    names = {
-        *(item.provider for address, item in desired.items() if address.kind is Kind.CLUSTER),
-        *(item.provider for address, item in recorded.items() if address.kind is Kind.CLUSTER),
-    }
+    clusters = (*of_kind(desired, Kind.CLUSTER), *of_kind(recorded, Kind.CLUSTER))
+    names = {cluster.provider for cluster in clusters}
     return {name: workspace.provider(name) for name in names & installed}
 
 
@@ -191,8 +189,8 @@ def _transfer_rates(state: State, cluster: Address) -> dict[str, float]:
     """Return bytes per second, by hop, of the largest recorded transfers."""
     runs = [
         run
-        for address, job in state.external.items()
-        if address.kind is Kind.JOB and job.job_spec.cluster == cluster.name
+        for job in of_kind(state.external, Kind.JOB)
+        if job.job_spec.cluster == cluster.name
         for run in runs_of(job)
     ]
     onto_nodes = [(run.delivered, run.phases.get("delivering", 0.0)) for run in runs]
@@ -304,13 +302,12 @@ def survey_batch_systems(
     """Query the batch systems of all clusters with jobs; ``is_queried`` filters by provider."""
     installed = frozenset(discovery.plugin_names(discovery.PROVIDERS))
     clusters = [
-        resource
-        for address, resource in workspace.desired.external.items()
-        if address.kind is Kind.CLUSTER
-        and resource.provider in installed
-        and workspace.agents.scheduler(resource.provider) is not None
-        and is_queried(resource.provider)
-        and workspace.desired.jobs_on(address)
+        cluster
+        for cluster in of_kind(workspace.desired.external, Kind.CLUSTER)
+        if cluster.provider in installed
+        and workspace.agents.scheduler(cluster.provider) is not None
+        and is_queried(cluster.provider)
+        and workspace.desired.jobs_on(cluster.address)
     ]
     facts = each(lambda cluster: _query(workspace, state, cluster), clusters, _AT_ONCE)
     return {cluster.address: found for cluster, found in zip(clusters, facts, strict=True)}

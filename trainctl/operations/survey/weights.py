@@ -21,7 +21,7 @@ from trainctl.errors import (
     TrainctlError,
 )
 from trainctl.ledger.state import RecordedResource, State, origin_of
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, of_kind
 from trainctl.model.delivery import SERVES_ALL, MirrorSite, ServingCapability
 from trainctl.model.diagnostics import Diagnostic, error, of_error, warning
 from trainctl.model.json_codec import from_json
@@ -72,9 +72,9 @@ def survey_mirror(
     from trainctl.weights.mirrors import site_of
 
     listings = [
-        str(resource.outputs["listing"])
-        for resource in state.external.values()
-        if resource.address.kind is Kind.WEIGHTS and resource.outputs.get("listing")
+        str(weights.outputs["listing"])
+        for weights in of_kind(state.external, Kind.WEIGHTS)
+        if weights.outputs.get("listing")
     ]
     if not (sources or listings):
         return MirrorSurveyResult(queried=True)
