@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
 
 from trainctl.base.json import digest
 from trainctl.base.lazy_dataclass import replace
 from trainctl.base.system.processes import describe_process
 from trainctl.errors import NodeError, PermissionDenied
-from trainctl.model.action import Action
-from trainctl.model.address import Kind
+from trainctl.model.action import Action, ActionReason
+from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, of_error, warning
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.changes import plain, with_machines
-from trainctl.plan.values import Change, Plan, PlanInputs
+from trainctl.plan.changes import plain, plan_digest
+from trainctl.plan.values import Change, Observation, Plan, PlanInputs
+from trainctl.plugin_api.machines import MachinePlan, PlansMachines
+from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.agents import nodes_of, unprovisioned_nodes
 from trainctl.resources.clusters import provider_cluster
-
-if TYPE_CHECKING:
-    from trainctl.plugin_api.machines import MachinePlan
 
 
 def plan_with_machines(
     workspace: Workspace, inputs: PlanInputs, make: Callable[[PlanInputs], Plan], *, offline: bool
 ) -> Plan:
     """Make a plan, then again with what the providers of its clusters say about their machines."""
-    plan, found, problems = make(inputs), {}, list[Diagnostic]()
+    plan, problems = make(inputs), list[Diagnostic]()
+    found: dict[Address, tuple[str, Sequence[MachinePlan]]] = {}
     for change in plan.changes:
-        address, is_cluster = str(change.address), change.address.kind is Kind.CLUSTER
-        provider: Any = workspace.provider(change.provider) if is_cluster else None
-        is_read = change.acts or change.address in inputs.observed
-        if not (is_read and hasattr(provider, "plan_machines")):
+        if not (change.acts or change.address in inputs.observed):
             continue
+        address, is_cluster = str(change.address), change.address.kind is Kind.CLUSTER
+        provider = workspace.provider(change.provider) if is_cluster else None
+        if not isinstance(provider, PlansMachines):
+            continue
+        if offline:
+            summary = f"machines of {address} are not planned offline"
+            advice = "Plan without --offline to review what is created."
+            problems.append(warning(summary, advice, address=address, code="machines-not-planned"))
+            continue
+        key = change.resumes or _key(workspace, plan, change)
         try:
-            key = change.resumes or _key(workspace, plan, change)
-            plans, outdated = _plan(inputs, None if offline else provider, change, key)
+            plans, outdated = _plan(inputs, provider, change, key)
         except (NodeError, PermissionDenied) as error:
             problem = of_error(error, address)
-            if offline or change.action is Action.DELETE:  # the others can be deleted
+            if change.action is Action.DELETE:  # the others can be deleted
                 problem = replace(problem, severity=Severity.WARNING, forbids=False)
             problems.append(problem)
             continue
@@ -60,43 +64,40 @@ def plan_with_machines(
     }
     diagnostics = (*inputs.diagnostics, *problems)
     more = replace(inputs, prices=inputs.prices | prices, machines=machines, diagnostics=diagnostics)  # fmt: skip
-    return with_machines(make(more), found)
+    plan = make(more)
+    changes = tuple(
+        _with_machines(change, *found[change.address]) if change.address in found else change
+        for change in plan.changes
+    )
+    return replace(plan, changes=changes, digest=plan_digest(changes, plan.lineage, plan.policies))
 
 
 def _key(workspace: Workspace, plan: Plan, change: Change) -> str:
     """Return a key that each plan of this change to this state has."""
     place = plan.lineage or f"{describe_process().machine} {workspace.state_url}"
-    text = f"{place} {change.address} {change.seen} {digest(plain(change.after or {}))}"
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, text))
+    return digest([place, str(change.address), change.seen, plain(change.after)])
 
 
 def _plan(
-    inputs: PlanInputs, provider: Any, change: Change, key: str
+    inputs: PlanInputs, provider: PlansMachines, change: Change, key: str
 ) -> tuple[Sequence[MachinePlan], Sequence[str]]:
     """Plan the machines that the change creates, updates or deletes, as the handler of clusters does.
 
-    Also returns the nodes that would have to be replaced. NodeError without a provider.
+    Also returns the nodes that would have to be replaced.
     """
-    if provider is None:
-        raise NodeError(
-            f"machines of {change.address} are not planned offline",
-            "Plan without --offline to review what is created.",
-            code="machines-not-planned",
-        )
     recorded = inputs.state.resources.get(change.address)
-    observed = inputs.observed.get(change.address)
+    observed = inputs.observed.get(change.address, Observation(ResourceStatus.PRESENT))
     nodes, existing = nodes_of(recorded), (*unprovisioned_nodes(recorded), *nodes_of(recorded))
-    lost = observed.missing if observed else ()
-    made = {node.name: node.key for node in existing if node.name not in lost}
-    if change.action in (Action.REPLACE, Action.DELETE):
-        made.clear()
+    kept = {node.name: node.key for node in existing if node.name not in observed.missing}
+    if change.action is Action.REPLACE:
+        kept.clear()
     spec = ClusterSpec.from_attributes(change.after or change.before or {})
     cluster = provider_cluster(change.address.name, spec)
     desired = [node.name for node in provider.plan(cluster)] if change.after is not None else ()
-    keys = {name: made.get(name) or f"{key}/{name}" for name in desired}
+    keys = {name: kept.get(name) or f"{key}/{name}" for name in desired}
     ending = [node for node in existing if node.key not in keys.values()]
     in_place = {node.key for node in nodes} & {*keys.values()}
-    unread = {node.key for node in nodes if observed and node.id in observed.unobserved}
+    unread = {node.key for node in nodes if node.id in observed.unobserved}
     readable = {name: key for name, key in keys.items() if key not in unread}
     plans = [
         item
@@ -109,3 +110,12 @@ def _plan(
         if item.node.key in in_place and any("delete" in each["actions"] for each in item.changes)
     ]
     return [item for item in plans if item.node.name not in outdated], outdated
+
+
+def _with_machines(change: Change, key: str, plans: Sequence[MachinePlan]) -> Change:
+    """Add the plans of its machines to a change, which then covers what they do."""
+    if change.action is Action.NOOP:  # changed in place
+        why, note = ActionReason.CONFIG_CHANGED, "its machines differ from what is declared"
+        change = replace(change, action=Action.UPDATE, reason=why, note=note)
+    covers = {**change.covers, "machines": [[item.node.name, item.digest] for item in plans]}
+    return replace(change, key=key, machines=tuple(plans), covers=covers)

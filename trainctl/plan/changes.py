@@ -11,14 +11,13 @@ from trainctl.base.lazy_dataclass import replace
 from trainctl.desired.values import DesiredState
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import RecordedResource, State
-from trainctl.model.action import Action, ActionReason
+from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.json_codec import shared_json, to_json
 from trainctl.model.specs.location import CheckpointsLocation, StoreLocation
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.model.trust import PlanPolicy, PolicyLevel
 from trainctl.plan.values import Change, Plan, PlanInputs, PlanOptions
-from trainctl.plugin_api.machines import MachinePlan
 
 Edges = Mapping[Address, Iterable[Address]]
 
@@ -327,23 +326,6 @@ def differing_paths(before: Any, after: Any) -> str:
 
 
 _MOST_NAMED, _MOST_PATHS = 20, 5
-
-
-def with_machines(
-    plan: Plan, machines: Mapping[Address, tuple[str, Sequence[MachinePlan]]]
-) -> Plan:
-    """Add keys and plans of machines to the changes of clusters, which then cover what the plans do."""
-    changes = {change.address: change for change in plan.changes}
-    for address, (key, plans) in machines.items():
-        change = changes[address]
-        if change.action is Action.NOOP:  # changed in place
-            why, note = ActionReason.CONFIG_CHANGED, "its machines differ from what their module declares"  # fmt: skip
-            change = replace(change, action=Action.UPDATE, reason=why, note=note)
-        digests = [[machine.node.name, machine.digest] for machine in plans]
-        covers = {**change.covers, "machines": digests}
-        changes[address] = replace(change, key=key, machines=tuple(plans), covers=covers)
-    planned = tuple(changes.values())
-    return replace(plan, changes=planned, digest=plan_digest(planned, plan.lineage, plan.policies))
 
 
 def with_images(plan: Plan, found: Mapping[str, str | TrainctlError]) -> Plan:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.base.objects import ObjectStat
-from trainctl.plugin_api.provider import ClusterSettings, Node
+from trainctl.plugin_api.provider import ClusterSettings, Node, Provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class MachinePlan:
 
 
 @runtime_checkable
-class PlansMachines(Protocol):
+class PlansMachines(Provider, Protocol):
     """A provider that creates machines and can say beforehand what it would do on its platform."""
 
     def plan_machines(
