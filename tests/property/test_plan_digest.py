@@ -24,6 +24,7 @@ from trainctl.plan.changes import with_images
 from trainctl.plan.plan_file import read_plan, write_plan
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import CodeTree, Plan, PlanInputs, PlanOptions, WeightsFacts
+from trainctl.plugin_api.provider import Node
 
 MEANING: dict[str, list[Any]] = {
     "command": ["train --lr 1", "train --lr 1.0", "train --lr 10", "train  --lr 1"],
@@ -195,7 +196,7 @@ def planned(world: Mapping[str, Any], applied: State | None = None) -> Plan:
         code={at(job): CodeTree(f"sha256:{code * 64}", 1, 1) for job, code in codes.items()},
         weights={at("weights.base"): WeightsFacts(source, world["mirrored"], locked=True)},
         nodes={at("cluster.lab"): (with_facts(NODE, disk_free=world["free"]),)},
-        node_names={at("cluster.lab"): ("lab-0",)},
+        planned_nodes={at("cluster.lab"): (Node("lab", "lab-0"),)},
         policies=tuple(reversed(limits) if world["order"] % 2 else limits),
         options=PlanOptions(replace=(at("job.idle"),) if world["replaced"] else ()),
     )

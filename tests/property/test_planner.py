@@ -24,6 +24,7 @@ from trainctl.plan.values import (
     PlanOptions,
     WeightsFacts,
 )
+from trainctl.plugin_api.provider import Node
 
 ENDED = st.sampled_from([RunStatus.COMPLETED, RunStatus.STOPPED])
 REMOVES = (Action.DELETE, Action.FORGET)
@@ -47,8 +48,10 @@ def manifests(draw: st.DrawFn) -> PlanInputs:
     jobs = range(draw(st.integers(0, 3)))
     resources += [_job(draw, number, clusters, sources) for number in jobs]
     code = {row.address: _code(draw) for row in resources if row.address.kind is Kind.JOB}
-    names: dict[Address, tuple[str, ...]] = {at(f"cluster.{c}"): (f"{c}-0",) for c in clusters}
-    return PlanInputs(desired(*resources), State(), code=code, weights=facts, node_names=names)
+    nodes: dict[Address, tuple[Node, ...]] = {
+        at(f"cluster.{c}"): (Node(c, f"{c}-0"),) for c in clusters
+    }
+    return PlanInputs(desired(*resources), State(), code=code, weights=facts, planned_nodes=nodes)
 
 
 def labels() -> st.SearchStrategy[dict[str, str]]:

@@ -58,13 +58,12 @@ def plan_with_machines(
         return plan
     known = {item.node.id: item.node for _, plans in found.values() for item in plans}
     prices = {id_: node.price_per_hour for id_, node in known.items() if node.price_per_hour}
-    machines = {
-        address: tuple(known.get(node.id, node) for node in nodes)
-        for address, nodes in inputs.machines.items()
+    nodes = {
+        address: tuple(known.get(node.id, node) for node in of_cluster)
+        for address, of_cluster in inputs.planned_nodes.items()
     }
-    diagnostics = (*inputs.diagnostics, *problems)
-    more = replace(inputs, prices=inputs.prices | prices, machines=machines, diagnostics=diagnostics)  # fmt: skip
-    plan = make(more)
+    inputs = replace(inputs, planned_nodes=nodes, diagnostics=(*inputs.diagnostics, *problems))
+    plan = make(replace(inputs, prices=inputs.prices | prices))
     changes = tuple(
         _with_machines(change, *found[change.address]) if change.address in found else change
         for change in plan.changes

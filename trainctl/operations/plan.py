@@ -99,11 +99,11 @@ def create_plan(
         nodes = survey_nodes(
             workspace, state, weights, code.programs, is_queried, survey.parallelism
         )
-        planned = {} if options.destroy else nodes.nodes
+        planned = {} if options.destroy else nodes.facts.planned_nodes
         offers = survey_offers(workspace, planned, survey.parallelism, online=online)
         observed, caches, unrecorded_runs = refreshing.result()
     problems = () if options.destroy else find_problems(workspace, offers)
-    prices = nodes.facts.prices | offered_prices(nodes.nodes, offers)
+    prices = nodes.facts.prices | offered_prices(nodes.facts.planned_nodes, offers)
     inputs = PlanInputs(
         **vars(replace(nodes.facts, prices=prices)),
         desired=workspace.desired,

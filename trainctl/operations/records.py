@@ -10,7 +10,6 @@ from trainctl.encryption.keys import SEALED, not_encrypted_error, require_plain
 from trainctl.errors import UsageError
 from trainctl.operations.states import open_objects
 from trainctl.operations.workspace import Workspace
-from trainctl.plugin_api.machines import ProviderRecords
 
 if TYPE_CHECKING:
     from trainctl.base.objects import ObjectStat
@@ -74,6 +73,3 @@ class SealedRecords:
 
     def delete(self, keys: Sequence[str]) -> None:
         self._objects.delete(keys)
-
-
-_: type[ProviderRecords] = SealedRecords

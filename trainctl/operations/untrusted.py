@@ -9,7 +9,7 @@ from trainctl.base.lazy_dataclass import replace
 from trainctl.base.retry import RetryPolicy
 from trainctl.errors import PermissionDenied, TrainctlError
 from trainctl.ledger.state import State
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address, Kind, of_kind
 from trainctl.model.diagnostics import Diagnostic, Severity, of_error, warning
 from trainctl.operations.confinement import unconfined
 from trainctl.operations.contents import resolve_images
@@ -33,15 +33,12 @@ def create_untrusted_plan(workspace: Workspace, options: PlanOptions, parallelis
     weights, problems = _survey_weights(workspace, parallelism)
     code = survey_code(workspace)
     providers = providers_in_use(workspace, state)
-    names = {
-        address: tuple(
-            node.name
-            for node in providers[item.provider].plan(
-                provider_cluster(address.name, item.cluster_spec)
-            )
+    nodes = {
+        item.address: tuple(
+            providers[item.provider].plan(provider_cluster(item.address.name, item.cluster_spec))
         )
-        for address, item in desired.resources.items()
-        if address.kind is Kind.CLUSTER and item.provider in providers
+        for item in of_kind(desired.external, Kind.CLUSTER)
+        if item.provider in providers
     }
     notice = warning(
         "planned without the state, secrets, nodes, mirror and private sources",
@@ -53,7 +50,7 @@ def create_untrusted_plan(workspace: Workspace, options: PlanOptions, parallelis
         state=state,
         code=code.trees,
         weights=weights,
-        node_names=names,
+        planned_nodes=nodes,
         capabilities={name: found.capabilities for name, found in providers.items()},
         missing_requirements=code.missing_requirements,
         options=replace(options, untrusted=True),

@@ -92,9 +92,8 @@ def displaced_run_errors(inputs: PlanInputs, changes: Iterable[Change]) -> Itera
         if change is not None and change.action is not Action.NOOP:
             lost = {f"{cluster.name}/{node['name']}" for node in change.outputs.get("nodes") or ()}
             if change.action is Action.UPDATE:
-                names = inputs.node_names.get(cluster)
-                kept = lost if names is None else {f"{cluster.name}/{name}" for name in names}
-                lost = lost - kept
+                nodes = inputs.planned_nodes.get(cluster)
+                lost = set() if nodes is None else lost - {node.id for node in nodes}
         if any(rank.node in lost for rank in run.ranks):
             yield error(
                 f"cannot remove {', '.join(sorted(lost))} from {cluster} while {address} runs there",

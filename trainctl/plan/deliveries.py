@@ -302,25 +302,23 @@ def delivery_problems(
 
 def _too_few_nodes(inputs: PlanInputs, job: Change) -> Iterator[Diagnostic]:
     cluster, count = job.job_spec.cluster_address, job.job_spec.compute.node_count
-    names = None if cluster in inputs.scheduled else inputs.node_names.get(cluster)
-    ids = {f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())}
+    nodes = None if cluster in inputs.scheduled else inputs.planned_nodes.get(cluster)
+    ids = {node.id for node in inputs.planned_nodes.get(cluster, ())}
     barred = {node: reason for node, reason in inputs.quarantined.items() if node in ids}
-    if names is not None and count > len(names):
-        have = f"{len(names)} node{'s' if len(names) != 1 else ''}"
+    if nodes is not None and count > len(nodes):
+        have = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
         yield error(
             f"{job.address} needs {count} nodes, but {cluster} has {have}",
             f"Lower compute.node_count, or add nodes to {cluster}.",
             address=str(job.address),
             code="too-few-nodes",
         )
-    elif barred and count > len(names or ()) - len(barred):
+    elif barred and count > len(nodes or ()) - len(barred):
         problem = quarantine_error(job.address, count, *next(iter(barred.items())))
         yield error(problem.summary, problem.detail, address=str(job.address), code=problem.code)
-    elif names and len(inputs.rank_placements.get(job.address, ())) < count:
+    elif nodes and len(inputs.rank_placements.get(job.address, ())) < count:
         reachable = {facts.id for facts in inputs.nodes.get(cluster, ())}
-        unreachable = [
-            node for name in names if (node := f"{cluster.name}/{name}") not in reachable
-        ]
+        unreachable = [node.id for node in nodes if node.id not in reachable]
         if reachable and unreachable:
             yield warning(
                 f"{job.address} will wait: it needs {count} nodes, and {', '.join(unreachable)} can't be reached",

@@ -17,7 +17,7 @@ from trainctl.model.specs.job_spec import Compute
 from trainctl.plan.changes import REMOVES
 from trainctl.plan.values import Change, NodeFacts, Plan, PlanInputs, gpus_of_kind
 from trainctl.plan.weights import content_key
-from trainctl.plugin_api.provider import IDLE_TIMEOUT_SECONDS, Node
+from trainctl.plugin_api.provider import Node
 
 if TYPE_CHECKING:
     from trainctl.base.protocol.host import FreeGpu
@@ -179,21 +179,12 @@ def planned_runs(plan: Plan) -> dict[Address, PlannedRun]:
     }
 
 
-_COST_NOTES = {
-    Action.CREATE: "its machines cost money until they are destroyed",
-    Action.REPLACE: "its machines cost money until they are destroyed",
-    Action.DELETE: "its machines stop costing money",
-}
-
-
 def with_note(inputs: PlanInputs, change: Change) -> Change:
-    """Note what a new run evaluates, loads and claims, or if machines start or stop costing money."""
-    if starting_changes([change]):
-        added = [*_start_notes(inputs, change)]
-    else:
-        added = [_COST_NOTES.get(change.action, "")] if _costs_money(inputs, change) else []
-    note = "; ".join(filter(None, (change.note, *added)))
-    return replace(change, note=note) if any(added) else change
+    """Note what a new run evaluates, loads and claims."""
+    if not starting_changes([change]):
+        return change
+    note = "; ".join(filter(None, (change.note, *_start_notes(inputs, change))))
+    return replace(change, note=note)
 
 
 def _start_notes(inputs: PlanInputs, change: Change) -> Iterator[str]:
@@ -246,8 +237,8 @@ def _offers(inputs: PlanInputs, cluster: Address) -> Iterator[NodeOffer]:
     """
     known = inputs.nodes.get(cluster, ())
     by_id = {facts.id: facts for facts in known if facts.id not in inputs.quarantined}
-    names = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
-    names = [name for name in names if name not in inputs.quarantined]
+    nodes = inputs.planned_nodes.get(cluster, ())
+    names = [node.id for node in nodes if node.id not in inputs.quarantined]
     for node in [name for name in names if name in by_id] or names or by_id:
         facts = by_id.get(node)
         free = facts.reported["free_resources"] if facts else None
@@ -300,7 +291,7 @@ def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
     for cluster, placed in used.items():
         resource = inputs.desired.resources.get(cluster)
         default = (resource.cluster_spec.price_per_hour if resource else None) or 0.0
-        nodes = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
+        nodes = [node.id for node in inputs.planned_nodes.get(cluster, ())]
         unused = sorted(inputs.prices.get(node, default) for node in nodes if node not in placed)
         known = sum(inputs.prices.get(node, default) for node in placed)
         missing = unknown[cluster]
@@ -309,10 +300,10 @@ def hourly_cost(inputs: PlanInputs, changes: Iterable[Change]) -> float:
 
 
 def unattended_costs(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[UnattendedCost]:
-    """Yield what the machines of each cluster that costs money cost if no one returns."""
-    for change in changes:
-        nodes = inputs.machines.get(change.address, ())
-        if change.action in REMOVES or not nodes:
+    """Yield what the machines of each cluster that costs money cost if no one returns; unknown to untrusted plans."""
+    for change in () if inputs.options.untrusted else changes:
+        nodes = inputs.planned_nodes.get(change.address)
+        if change.action in REMOVES or not (nodes and _costs_money(inputs, change)):
             continue
         jobs = inputs.desired.jobs_on(change.address)
         keeps = any(job.job_spec.runtime.checkpointing_config.enabled for job in jobs)
@@ -331,8 +322,8 @@ def unattended_costs(inputs: PlanInputs, changes: Iterable[Change]) -> Iterator[
 def _ends(node: Node, *, boots: bool, keeps: bool) -> Iterator[tuple[float, str]]:
     """Yield the seconds until each end of an idle machine; ``keeps``: it may have checkpoints that are not uploaded."""
     if node.shutdown:
-        idle = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
-        yield (2 if keeps else 1) * idle + (node.boot_timeout if boots else 0.0), "guest"
+        idle = node.idle_timeout * (2 if keeps else 1)
+        yield idle + (node.boot_timeout if boots else 0.0), "guest"
     if node.max_lifetime is not None:
         yield node.max_lifetime, "provider"
 

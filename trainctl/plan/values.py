@@ -235,12 +235,10 @@ class ClusterFacts:
 
     nodes: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
     """Reachable nodes of each cluster, in rank order."""
-    node_names: dict[Address, tuple[str, ...]] = field(default_factory=dict)
-    """Names of all nodes of each cluster, in rank order."""
+    planned_nodes: dict[Address, tuple[Node, ...]] = field(default_factory=dict)
+    """Recorded or planned nodes of each cluster, in rank order."""
     capabilities: dict[str, Capabilities] = field(default_factory=dict)
     """Capabilities of the installed providers in use, by name."""
-    machines: dict[Address, tuple[Node, ...]] = field(default_factory=dict)
-    """Recorded or planned nodes of each cluster that costs money."""
     prices: dict[str, float] = field(default_factory=dict)
     """Prices of nodes by id, if they differ from the cluster's."""
     scheduled: set[Address] = field(default_factory=set)

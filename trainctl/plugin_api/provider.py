@@ -24,9 +24,6 @@ class ResourceStatus(StrEnum):
     FORBIDDEN = "forbidden"
 
 
-IDLE_TIMEOUT_SECONDS = 1800.0
-
-
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """Capabilities of a provider."""
@@ -75,8 +72,8 @@ class Node:
     """
     stop: tuple[str, ...] = ()
     """Command that stops the machine but keeps its disk, for checkpoints not uploaded; empty: ``shutdown``."""
-    idle_timeout: float | None = None
-    """Seconds without a run or a request after which the machine is idle; None: ``IDLE_TIMEOUT_SECONDS``."""
+    idle_timeout: float = 1800.0
+    """Seconds without a run or a request after which the machine is idle."""
     boot_timeout: float = 0.0
     """Seconds after a boot within which a client sets up the machine, else it runs ``shutdown``."""
     max_lifetime: float | None = None

@@ -17,13 +17,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Kind, of_kind
 from trainctl.model.specs.resource import CacheTier, ClusterSpec
 from trainctl.plan.quarantine import CREATED, OUTPUT
-from trainctl.plugin_api.provider import (
-    IDLE_TIMEOUT_SECONDS,
-    ClusterSettings,
-    Node,
-    Provider,
-    ResourceStatus,
-)
+from trainctl.plugin_api.provider import ClusterSettings, Node, Provider, ResourceStatus
 from trainctl.resources.agents import Agents, nodes_of, same_machine, unprovisioned_nodes
 
 if TYPE_CHECKING:
@@ -130,11 +124,10 @@ class NodeProvisioner:
             if not self.provider.capabilities.shares_disk_with_client:  # this machine is reachable
                 agent.call(STATUS, StatusRequest(root=node.root, keys=[]))
             if self.provider.capabilities.costs_money and node.shutdown:
-                timeout = IDLE_TIMEOUT_SECONDS if node.idle_timeout is None else node.idle_timeout
                 settings: IdleShutdownSettings = {
                     "shutdown": [*node.shutdown],
                     "stop": [*node.stop],
-                    "idle_timeout": timeout,
+                    "idle_timeout": node.idle_timeout,
                     "notice": node.details.get("notice"),
                 }
                 request = IdleShutdownRequest(root=node.root, settings=settings)

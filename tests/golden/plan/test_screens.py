@@ -27,7 +27,7 @@ from trainctl.model.trust import PlanPolicy, PolicyWaiver
 from trainctl.operations.policies import check_policies
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import CodeTree, Observation, Plan, PlanInputs, PlanOptions, WeightsFacts
-from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.plugin_api.provider import Node, ResourceStatus
 from trainctl.views.plan.html import plan_html
 from trainctl.views.plan.json import plan_json
 from trainctl.views.plan.pages import HTML_MARK, LIMIT, plan_markdown
@@ -88,17 +88,17 @@ def live_run_stop() -> Plan:
     world = PlanScenario()
     world.cluster["price_per_hour"] = 12
     world.job["compute"] = {"node_count": 2, "accelerator": "H100:8"}
-    names = {at("cluster.lab"): ("lab-0", "lab-1")}
-    state = state_after(make_plan(world.inputs(node_names=names)))
+    both = {at("cluster.lab"): (Node("lab", "lab-0"), Node("lab", "lab-1"))}
+    state = state_after(make_plan(world.inputs(planned_nodes=both)))
     run = run_record(7, RunStatus.RUNNING, started_at=NOW - 187_300)
     run = replace(run, ranks=(run.ranks[0], replace(run.ranks[0], rank=1, node="lab/lab-1")))
     job = replace(state.resources[at("job.sft")], outputs={"runs": [run.to_json()]})
     state = replace(state, resources={**state.resources, at("job.sft"): job})
     world.job["compute"] = {"node_count": 2, "accelerator": "H100:4"}
-    inputs = world.inputs(state, node_names=names)
+    inputs = world.inputs(state, planned_nodes=both)
     (first,) = inputs.nodes[at("cluster.lab")]
-    both = (first, replace(first, id="lab/lab-1"))
-    return make_plan(replace(inputs, nodes={at("cluster.lab"): both}))
+    facts = (first, replace(first, id="lab/lab-1"))
+    return make_plan(replace(inputs, nodes={at("cluster.lab"): facts}))
 
 
 def destroyed() -> Plan:

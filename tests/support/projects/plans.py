@@ -26,6 +26,7 @@ from trainctl.plan.values import (
     TierFacts,
     WeightsFacts,
 )
+from trainctl.plugin_api.provider import Node
 
 HOLDER = LeaseHolder("machine", "boot", 1, 2, "ana@laptop")
 COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
@@ -167,7 +168,7 @@ class PlanScenario:
             "code": {at("job.sft"): self.code},
             "weights": {weights: WeightsFacts(self.resolved, self.mirrored, locked=True)},
             "nodes": {at("cluster.lab"): (node,)},
-            "node_names": {at("cluster.lab"): ("lab-0",)},
+            "planned_nodes": {at("cluster.lab"): (Node("lab", "lab-0"),)},
         }
         return PlanInputs(state=state, options=options, **{**values, **more})
 

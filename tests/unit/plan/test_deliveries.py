@@ -31,6 +31,7 @@ from trainctl.plan.values import (
     TierFacts,
     WeightsFacts,
 )
+from trainctl.plugin_api.provider import Node
 
 LAB, WEIGHTS = at("cluster.lab"), at("weights.qwen3")
 SIZE = PlanScenario().resolved.size
@@ -58,8 +59,8 @@ def plan_on(*nodes: NodeFacts, **more: Any) -> Plan:
     world = PlanScenario()
     world.job["compute"] = {"node_count": len(nodes)}
     numbered = tuple(replace(node, id=f"lab/lab-{n}") for n, node in enumerate(nodes))
-    names = tuple(f"lab-{n}" for n in range(len(nodes)))
-    return make_plan(world.inputs(nodes={LAB: numbered}, node_names={LAB: names}, **more))
+    planned = {LAB: tuple(Node("lab", f"lab-{n}") for n in range(len(nodes)))}
+    return make_plan(world.inputs(nodes={LAB: numbered}, planned_nodes=planned, **more))
 
 
 def routes(plan: Plan) -> list[str]:
@@ -152,10 +153,10 @@ def test_jobs_that_fit_only_one_after_the_other_are_a_warning(missing: int) -> N
 def test_a_job_needs_nodes() -> None:
     """Ranks without a node have none in the plan, and an unreachable node is taken last."""
     world = PlanScenario()
-    names = {LAB: ("lab-9", "lab-0")}
-    reachable = make_plan(world.inputs(node_names=names))
+    both = {LAB: (Node("lab", "lab-9"), Node("lab", "lab-0"))}
+    reachable = make_plan(world.inputs(planned_nodes=both))
     world.job["compute"] = {"node_count": 2}
-    waiting, impossible = make_plan(world.inputs(node_names=names)), make_plan(world.inputs())
+    waiting, impossible = make_plan(world.inputs(planned_nodes=both)), make_plan(world.inputs())
 
     assert [row.node for row in reachable.deliveries] == ["lab/lab-0"]
     for plan in (waiting, impossible):
@@ -177,12 +178,12 @@ def test_the_price_of_an_hour_is_that_of_the_nodes_of_new_runs() -> None:
 def test_a_rank_without_a_node_costs_as_the_cheapest_one_left() -> None:
     """Nodes may have a price of their own, next to that of their cluster."""
     world = PlanScenario(cluster={"provider": "ssh", "price_per_hour": 2.0})
-    names = {LAB: ("lab-0", "lab-1", "lab-2")}
+    three = {LAB: tuple(Node("lab", f"lab-{n}") for n in range(3))}
     prices = {"lab/lab-0": 8.0, "lab/lab-2": 0.5}
 
     def cost(nodes: int) -> float:
         world.job["compute"] = {"node_count": nodes}
-        return make_plan(world.inputs(node_names=names, prices=prices)).hourly_cost
+        return make_plan(world.inputs(planned_nodes=three, prices=prices)).hourly_cost
 
     assert [cost(1), cost(2), cost(3)] == [8.0, 8.5, 10.5]
 

@@ -237,7 +237,7 @@ def test_a_live_run_keeps_its_node() -> None:
     world, state = applied(RunStatus.RUNNING)
     other = PlanScenario(cluster={**world.cluster, "provider": "other"})
     smaller = PlanScenario(cluster={**world.cluster, "nodes": 0})
-    for inputs in (other.inputs(state), smaller.inputs(state, node_names={LAB: ()})):
+    for inputs in (other.inputs(state), smaller.inputs(state, planned_nodes={LAB: ()})):
         assert errors(make_plan(inputs)) == [
             "cannot remove lab/lab-0 from cluster.lab while job.sft runs there"
         ]
@@ -306,30 +306,20 @@ def test_sources_without_a_pin_and_useless_patterns_are_warnings() -> None:
     assert "To pin the revision, apply" not in detail
 
 
-def test_machines_that_cost_money_are_noted() -> None:
-    change = partial(cloud_plan, Capabilities(costs_money=True))
-    created = change(State())
-    state = state_after(created)
-    for plan, note in (
-        (created, "its machines cost money until they are destroyed"),
-        (change(state, destroy=True), "its machines stop costing money"),
-        (change(state, tag="b"), ""),
-    ):
-        assert change_of(plan, "cluster.lab").note == note
-
-
 def test_what_machines_cost_if_no_one_returns() -> None:
     """By the first of their ends, from the boot on for new ones; without any for one of them, until a user returns."""
     guest = Node("lab", "a", shutdown=("off",), idle_timeout=1800.0, boot_timeout=900.0)
     forever, limited = Node("lab", "b"), Node("lab", "c", max_lifetime=7200.0)
     world = PlanScenario(cluster={"provider": "ssh", "price_per_hour": 2.0})
+    able: dict[str, Any] = {"capabilities": {"ssh": Capabilities(costs_money=True)}}
 
     def row(state: State, *nodes: Node, prices: dict[str, float] | None = None) -> UnattendedCost:
-        inputs = world.inputs(state, machines={LAB: nodes}, prices=prices or {})
+        inputs = world.inputs(state, planned_nodes={LAB: nodes}, prices=prices or {}, **able)
         return make_plan(inputs).unattended[0]
 
-    created = make_plan(world.inputs(machines={LAB: (guest,)}))
+    created = make_plan(world.inputs(planned_nodes={LAB: (guest,)}, **able))
     state = state_after(created)
+    assert make_plan(world.inputs(planned_nodes={LAB: (guest,)})).unattended == ()
     assert created.unattended == (UnattendedCost(LAB, 1, "guest", 2700.0, 2.0, 1.5),)
     assert row(state, guest) == UnattendedCost(LAB, 1, "guest", 1800.0, 2.0, 1.0)
     both = row(state, guest, limited, prices={"lab/c": 0.5})

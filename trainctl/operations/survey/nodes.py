@@ -42,11 +42,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class NodesSurveyResult:
-    """Planned nodes of each cluster, and the facts of reachable nodes."""
+    """Nodes of each cluster, and the facts of those that were reached."""
 
     facts: ClusterFacts
-    nodes: dict[Address, tuple[Node, ...]] = field(default_factory=dict)
-    """Recorded or planned nodes of each cluster."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
@@ -102,10 +100,7 @@ def survey_nodes(
             planned = tuple(providers[resource.provider].plan(settings))
             recorded = state.resources.get(address)
             nodes = tuple(recorded_or_planned(node, recorded) for node in planned)
-            facts.node_names[address] = tuple(node.name for node in nodes)
-            result.nodes[address] = nodes
-            if capabilities[resource.provider].costs_money:
-                facts.machines[address] = nodes
+            facts.planned_nodes[address] = nodes
             for node in (*nodes, *planned):
                 if node.price_per_hour is not None:
                     facts.prices[node.id] = node.price_per_hour
@@ -124,7 +119,7 @@ def survey_nodes(
                     weights.mirror.serving,
                 )
     _query_nodes(workspace, queries.values(), result, is_queried, parallelism)
-    for address in result.nodes:
+    for address in facts.planned_nodes:
         cluster = workspace.desired.resources[address]
         if capabilities[cluster.provider].schedules_jobs:
             facts.scheduled.add(address)
