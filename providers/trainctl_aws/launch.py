@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,43 +17,34 @@ from trainctl.plugin_api.machines import Offer
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws.account import (
     ANY,
-    CLUSTER,
-    HOST_KEY,
-    KEY,
-    LINEAGE,
     LIVE,
-    NODE,
-    PRICE,
     AwsAccount,
     AwsError,
     Instance,
-    find_instances,
-    id_filters,
-    state_of,
-    tag_filters,
+    poll,
     tag_list,
+    tagged,
 )
-from trainctl_aws.catalog import TYPES, quota_of
-from trainctl_aws.cluster_resources import ClusterNetwork
+from trainctl_aws.catalog import TYPES, ServiceQuota, quota_of
+from trainctl_aws.cluster_resources import ClusterResources
 from trainctl_aws.offers import subnet_zones
 from trainctl_aws.settings import read_settings
-from trainctl_ssh.keys import data_directory, derive_host_key, ensure_login_key, login_key_path
+from trainctl_ssh.keys import (
+    HOST_KEY,
+    data_directory,
+    derive_host_key,
+    ensure_login_key,
+    login_key_path,
+)
 from trainctl_ssh.machines import wait
 from trainctl_ssh.user_data import user_data
 
-_QUOTA = frozenset({"VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded"})
-_CAPACITY = _QUOTA | {
-    "InsufficientInstanceCapacity",
-    "InsufficientHostCapacity",
-    "InsufficientReservedInstanceCapacity",
-    "InsufficientCapacity",
-    "ReservationCapacityExceeded",
-    "CapacityReservationNotActive",
-    "InvalidCapacityReservationState",
-    "Unsupported",
-    "UnsupportedOperation",
-    "SpotMaxPriceTooLow",
-}
+_QUOTA = r"VcpuLimitExceeded|MaxSpotInstanceCountExceeded|InstanceLimitExceeded"
+_CAPACITY = (
+    rf"{_QUOTA}|Insufficient(Instance|Host|ReservedInstance)?Capacity|ReservationCapacityExceeded"
+    r"|CapacityReservationNotActive|InvalidCapacityReservationState|Unsupported(Operation)?"
+    r"|SpotMaxPriceTooLow"
+)
 """Errors after which the next offer is tried."""
 _ROUND_SECONDS = 15.0
 _MAX_ENDED = 20
@@ -88,48 +81,48 @@ class InstanceLauncher:
     def __init__(self, account: AwsAccount, cluster: ClusterSettings, name: str, key: str) -> None:
         self._account, self._cluster, self._settings = account, cluster, read_settings(cluster)
         self._name, self._key, self._record = name, key, LaunchRecord(key)
-        self._failures: list[tuple[str, str, str]] = []
-        """Type of each offer without capacity, the reason, and both in words."""
+        self._failures: list[str] = []
+        self._quota: ServiceQuota | None = None
+        self.resources = ClusterResources(account, cluster.name, cluster.lineage)
 
     def launch(self, offers: Sequence[Offer]) -> Instance:
         """Launch with the first offer that has capacity; NodeError without any."""
         cluster, most = self._cluster, self._settings.max_nodes
-        filters = tag_filters(cluster=cluster.name, lineage=cluster.lineage)
-        if most and (count := len(find_instances(self._account, filters))) >= most:
+        of_cluster = tagged(cluster=cluster.name, lineage=cluster.lineage)
+        if most and (count := len(self._account.instances(of_cluster))) >= most:
             raise NodeError(
                 f"cluster {cluster.name} has {count} machines already, and max_nodes is {most}",
                 "Delete machines, or raise max_nodes.",
             )
         started = self._record.read()
-        if started is not None:
-            instance = self._try(started[0], 0, started[1])
-            if instance is not None:
-                return self._only_one(instance)
-        end, rounds = time.monotonic() + self._settings.capacity_timeout, 0
-        while True:
-            self._failures.clear()
+        if started and (instance := self._try(started[0], 0, started[1])):
+            return self._only_one(instance)
+        end = time.monotonic() + self._settings.capacity_timeout
+        for rounds in itertools.count():
+            self._failures, self._quota = [], None
             for offer in offers:
-                instance = self._try(offer, rounds)
-                if instance is not None:
+                if instance := self._try(offer, rounds):
                     return self._only_one(instance)
             if time.monotonic() + _ROUND_SECONDS > end:
-                self._record.remove()
-                raise self._no_capacity(offers)
+                break
             wait(self._cluster, _ROUND_SECONDS)
-            rounds += 1
+        self._record.remove()
+        raise self._no_capacity(offers)
 
     def _try(self, offer: Offer, rounds: int, token: str = "") -> Instance | None:
         """Launch by an offer; None without capacity."""
         try:
             return self._launch(offer, rounds, token)
         except AwsError as error:
-            if error.reason not in _CAPACITY:
+            if not re.fullmatch(_CAPACITY, error.reason):
                 raise
+            if re.fullmatch(_QUOTA, error.reason):
+                self._quota = self._quota or quota_of(offer.type, spot=self._settings.spot)
             zone = f" in {offer.zone}" if offer.zone else ""
-            failure = f"{offer.type}{zone}, {offer.availability}: {error.reason}"
-            self._failures.append((offer.type, error.reason, failure))
+            self._failures.append(f"{offer.type}{zone}, {offer.availability}: {error.reason}")
             if not rounds:
-                self._cluster.notify(f"{self._cluster.name}/{self._name}: no capacity: {failure}")
+                node = f"{self._cluster.name}/{self._name}"
+                self._cluster.notify(f"{node}: no capacity: {self._failures[-1]}")
             return None
 
     def _launch(self, offer: Offer, rounds: int, token: str) -> Instance:
@@ -138,43 +131,34 @@ class InstanceLauncher:
             parts = (self._key, offer.type, offer.zone, offer.availability, str(rounds), str(ended))
             token = token or hashlib.sha256("|".join(parts).encode()).hexdigest()
             self._record.write(offer, token)
-            instance = self._await_visible(self._run_instance(offer, token))
-            if state_of(instance) in LIVE:
+            if instance := self._instance_of(offer, token):
                 return instance
-            reason = str((instance.get("StateReason") or {}).get("Code", ""))
-            if reason.endswith("InsufficientInstanceCapacity"):
-                raise AwsError(f"{instance['InstanceId']} ended: {reason}", "", reason[7:])
             token = ""
         raise NodeError(f"{_MAX_ENDED} machines for {self._name} have ended already")
 
-    def _run_instance(self, offer: Offer, token: str) -> str:
-        """Send the request; return the instance ID, that of an earlier request with this token included."""
-        parameters = self._parameters(offer, token)
+    def _instance_of(self, offer: Offer, token: str) -> Instance | None:
+        """Send the request, unless it was sent before; None if its instance has ended."""
         try:
-            answer = self._account.ec2("run_instances", ClientToken=token, **parameters)
+            self._account.ec2("run_instances", ClientToken=token, **self._parameters(offer, token))
         except AwsError as error:
-            if error.reason != "IdempotentParameterMismatch":
+            if error.reason == "IdempotentInstanceTerminated":
+                return None
+            if error.reason != "IdempotentParameterMismatch":  # sent with other settings
                 raise
-            # an earlier attempt launched it with other settings
-            instance = find_by_token(self._account, token)
-            if instance is None:
-                raise
-            return str(instance["InstanceId"])
-        return str(answer["Instances"][0]["InstanceId"])
-
-    def _await_visible(self, instance_id: str) -> Instance:
-        """Return the description of a new instance, which EC2 shows with a delay."""
-        end = time.monotonic() + LAG_SECONDS
-        while True:
-            if found := find_instances(self._account, id_filters(instance_id), ANY):
-                return found[0]
-            if time.monotonic() > end:
-                raise NodeUnreachable(f"{instance_id} is not visible yet", "Apply again.")
-            time.sleep(0.5)
+        filters = {"client-token": [token]}
+        found = poll(lambda: self._account.instances(filters, ANY), LAG_SECONDS)
+        if not found:
+            raise NodeUnreachable(f"the machine of {self._name} is not visible yet", "Apply again.")
+        if found[0]["State"]["Name"] in LIVE:
+            return found[0]
+        reason = str((found[0].get("StateReason") or {}).get("Code", ""))
+        if reason.endswith("InsufficientInstanceCapacity"):
+            raise AwsError(f"{found[0]['InstanceId']} ended: {reason}", "", reason[7:])
+        return None
 
     def _only_one(self, instance: Instance) -> Instance:
         """Keep the oldest instance of the key: a killed attempt may have used another offer."""
-        first, *others = find_instances(self._account, tag_filters(key=self._key)) or [instance]
+        first, *others = self._account.instances(tagged(key=self._key)) or [instance]
         if others:
             surplus = [other["InstanceId"] for other in others]
             self._account.ec2("terminate_instances", InstanceIds=surplus)
@@ -183,10 +167,8 @@ class InstanceLauncher:
 
     def _no_capacity(self, offers: Sequence[Offer]) -> NodeError:
         node, region = f"{self._cluster.name}/{self._name}", self._account.region
-        tried = "\n".join(f"  {failure}" for *_, failure in self._failures)
-        quotas = [name for name, reason, _ in self._failures if reason in _QUOTA]
-        if quotas:
-            quota = quota_of(quotas[0], spot=self._settings.spot)
+        tried = "\n".join(f"  {failure}" for failure in self._failures)
+        if quota := self._quota:
             page = f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
             return NodeError(
                 f"quota reached in {region}: {quota.name} ({quota.code})",
@@ -205,19 +187,20 @@ class InstanceLauncher:
         cluster, settings = self._cluster, self._settings
         login = ensure_login_key(login_key_path("aws", cluster.name, cluster.lineage))
         host = derive_host_key(login, token)
-        tags = {
-            **settings.tags,
-            "Name": f"{cluster.name}/{self._name}",
-            LINEAGE: cluster.lineage,
-            CLUSTER: cluster.name,
-            NODE: self._name,
-            KEY: self._key,
+        marks = {
+            "lineage": cluster.lineage,
+            "cluster": cluster.name,
+            "node": self._name,
+            "key": self._key,
         }
-        price = {} if offer.price_per_hour is None else {PRICE: f"{offer.price_per_hour:g}"}
-        own = {**tags, HOST_KEY: host.public, **price}
+        own = {HOST_KEY: host.public}
+        if offer.price_per_hour is not None:
+            own["price"] = f"{offer.price_per_hour:g}"
+        named = {**settings.tags, "Name": f"{cluster.name}/{self._name}"}
+        tags = [*tag_list(named, prefix=""), *tag_list(marks)]
         group = settings.placement_group
         if group is True:
-            group = self._network().ensure_placement_group()
+            group = self.resources.ensure_placement_group()
         parameters: dict[str, Any] = {
             "InstanceType": offer.type,
             "MinCount": 1,
@@ -229,32 +212,23 @@ class InstanceLauncher:
             "NetworkInterfaces": self._interfaces(offer),
             "Placement": {"GroupName": group} if group else {},
             "TagSpecifications": [
-                {"ResourceType": "instance", "Tags": tag_list(own)},
-                {"ResourceType": "volume", "Tags": tag_list(tags)},
+                {"ResourceType": "instance", "Tags": [*tags, *tag_list(own)]},
+                {"ResourceType": "volume", "Tags": tags},
             ],
         }
         if settings.instance_profile:
             parameters["IamInstanceProfile"] = {"Name": settings.instance_profile}
         if settings.spot:
-            limit = settings.max_price_per_hour
-            parameters["InstanceMarketOptions"] = {
-                "MarketType": "spot",
-                "SpotOptions": {
-                    "SpotInstanceType": "one-time",
-                    "InstanceInterruptionBehavior": "terminate",
-                    **({} if limit is None else {"MaxPrice": f"{limit:g}"}),
-                },
-            }
+            options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            if settings.max_price_per_hour is not None:
+                options["MaxPrice"] = f"{settings.max_price_per_hour:g}"
+            parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
         if settings.capacity_block:
             parameters["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
-        reserved = settings.capacity_block or settings.capacity_reservation
-        if reserved:
+        if reserved := settings.capacity_block or settings.capacity_reservation:
             target = {"CapacityReservationId": reserved}
             parameters["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
         return parameters
-
-    def _network(self) -> ClusterNetwork:
-        return ClusterNetwork(self._account, self._cluster.name, self._cluster.lineage)
 
     def _image(self) -> dict[str, Any]:
         ami = self._settings.ami
@@ -279,7 +253,7 @@ class InstanceLauncher:
             raise NodeError(f"no subnet in {zone}", "Add one to subnet, or remove the zone.")
         subnet = subnets[zone]
         groups = list(settings.security_groups) or [
-            self._network().ensure_security_group(settings, subnet["VpcId"])
+            self.resources.ensure_security_group(settings, subnet["VpcId"])
         ]
         interface = {"DeviceIndex": 0, "SubnetId": subnet["SubnetId"], "Groups": groups}
         known = TYPES.get(offer.type)
@@ -323,24 +297,3 @@ class LaunchRecord:
     def remove(self) -> None:
         """Forget the request: its outcome is known."""
         self._path.unlink(missing_ok=True)
-
-
-def find_by_key(account: AwsAccount, key: str, record: LaunchRecord) -> Instance | None:
-    """Return the live instance of a key; wait for one that was launched less than a minute ago."""
-    while True:
-        found = find_instances(account, tag_filters(key=key))
-        if found:
-            return found[0]
-        launched = record.read()
-        if launched is None or launched[2] > LAG_SECONDS:
-            return None
-        if find_by_token(account, launched[1]) is not None:
-            return None  # it has ended already
-        time.sleep(1.0)
-
-
-def find_by_token(account: AwsAccount, token: str) -> Instance | None:
-    """Return the instance that a request launched, in any state."""
-    filters = [{"Name": "client-token", "Values": [token]}]
-    found = find_instances(account, filters, ANY)
-    return found[0] if found else None

@@ -3,51 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any
 
-from trainctl.base.lazy_dataclass import dataclass
+from trainctl.base.lazy_dataclass import dataclass, field
 from trainctl.errors import NodeError
 from trainctl.plugin_api.machines import Offer
-from trainctl_aws.account import AwsAccount, find_instances
-from trainctl_aws.catalog import (
-    PRICE_DATE,
-    PRICE_REGION,
-    TYPES,
-    ServiceQuota,
-    quota_of,
-)
+from trainctl_aws.account import AwsAccount
+from trainctl_aws.catalog import PRICE_DATE, PRICE_REGION, TYPES, ServiceQuota, quota_of
 from trainctl_aws.settings import AwsSettings
 
 _SECONDS = 6.0
-
-
-@dataclass(frozen=True, slots=True)
-class ListedPrice:
-    """A price per hour, its source and date."""
-
-    amount: float | None
-    source: str
-    date: str
+Price = tuple[float | None, str, str]
+"""Price per hour, its source and date."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarketFacts:
-    """Answers of AWS about types; members are empty if it could not be asked.
+    """Answers of AWS about types; members are empty if it could not be asked."""
 
-    ``zones`` by type, ``prices`` by type and zone ('' for all zones), ``machines_left`` by type.
-    """
-
-    zones: Mapping[str, tuple[str, ...]]
-    prices: Mapping[tuple[str, str], ListedPrice]
-    machines_left: Mapping[str, int]
+    zones: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By type."""
+    prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
+    """By type and zone, '' for all zones."""
+    machines_left: Mapping[str, int] = field(default_factory=dict)
+    """By type, as the quota allows."""
     note: str = ""
     """Credentials in use, or why AWS could not be asked."""
-
-
-NO_FACTS = MarketFacts({}, {}, {})
 
 
 def survey_market(account: AwsAccount, settings: AwsSettings) -> MarketFacts:
@@ -75,80 +60,68 @@ def _note(account: AwsAccount, zones: Future[Any]) -> str:
 
 
 def make_offers(settings: AwsSettings, facts: MarketFacts) -> list[Offer]:
-    """Return the offers in order of preference: by type, then by zone.
+    """Return the offers in order of preference: by type, then by zone, or price if no zones are set.
 
     Offers above the price limit are left out.
     """
     offers = []
     for name in settings.instance_types:
         known = TYPES.get(name)
-        for zone in _ordered_zones(settings, facts, name):
-            price = _price(settings, facts, name, zone)
-            limit, amount = settings.max_price_per_hour, price.amount
-            # EC2 itself compares spot prices with the limit; without them, the table has on-demand prices
-            is_known = not settings.spot or price.date != PRICE_DATE
-            if limit is not None and amount is not None and amount > limit and is_known:
-                continue
-            offer = Offer(
+        of_type = [
+            Offer(
                 type=name,
                 gpus=known.gpus if known else 0,
                 gpu_kind=known.gpu_kind if known else "",
                 zone=zone,
-                price_per_hour=price.amount,
-                price_source=price.source,
-                price_date=price.date,
+                price_per_hour=amount,
+                price_source=source,
+                price_date=date,
                 availability=settings.availability,
                 quota_left=facts.machines_left.get(name),
                 note=facts.note,
             )
-            offers.append(offer)
-    return offers
+            for zone in (facts.zones.get(name, ()) if facts.zones else settings.zones or ("",))
+            for amount, source, date in [_price(settings, facts, name, zone)]
+        ]
+        if not settings.zones:
+            of_type.sort(key=lambda offer: (offer.price_per_hour or 0.0, offer.zone))
+        offers += of_type
+    # EC2 itself compares spot prices with the limit; the table has on-demand prices.
+    limit = settings.max_price_per_hour or math.inf
+    exempt = PRICE_DATE if settings.spot else None
+    return [o for o in offers if (o.price_per_hour or 0) <= limit or o.price_date == exempt]
 
 
-def _ordered_zones(settings: AwsSettings, facts: MarketFacts, name: str) -> Sequence[str]:
-    """Return the zones for a type; '' is any zone. Zones without a preference go by price."""
-    offered = facts.zones.get(name)
-    if offered is None:
-        return () if facts.zones else settings.zones or ("",)
-    if settings.zones:
-        return [zone for zone in settings.zones if zone in offered]
-    prices = {zone: _price(settings, facts, name, zone).amount or 0.0 for zone in offered}
-    return sorted(offered, key=lambda zone: (prices[zone], zone))
-
-
-def _price(settings: AwsSettings, facts: MarketFacts, name: str, zone: str) -> ListedPrice:
+def _price(settings: AwsSettings, facts: MarketFacts, name: str, zone: str) -> Price:
     if settings.capacity_block:
-        return ListedPrice(None, "paid in advance", "")
-    found = facts.prices.get((name, zone)) or facts.prices.get((name, ""))
-    if found is not None:
+        return None, "paid in advance", ""
+    if found := facts.prices.get((name, zone)) or facts.prices.get((name, "")):
         return found
-    known = TYPES.get(name)
-    if known is None:
-        return ListedPrice(None, "unknown", "")
+    if name not in TYPES:
+        return None, "unknown", ""
     model = ("on-demand",) if settings.spot else ()
     region = () if settings.region == PRICE_REGION else (PRICE_REGION,)
     words = ", ".join((*model, *region))
     source = f"built-in table ({words})" if words else "built-in table"
-    return ListedPrice(known.price, source, PRICE_DATE)
+    return TYPES[name].price, source, PRICE_DATE
 
 
-def _zones(account: AwsAccount, settings: AwsSettings) -> dict[str, tuple[str, ...]]:
-    found = account.ec2_items(
-        "describe_instance_type_offerings",
-        "InstanceTypeOfferings",
+def _zones(account: AwsAccount, settings: AwsSettings) -> dict[str, list[str]]:
+    found = account.describe(
+        "instance_type_offerings",
+        {"instance-type": settings.instance_types},
         LocationType="availability-zone",
-        Filters=[{"Name": "instance-type", "Values": list(settings.instance_types)}],
     )
+    offered = {(item["InstanceType"], item["Location"]) for item in found}
     allowed = set(subnet_zones(account, settings))
     if reserved := settings.capacity_block or settings.capacity_reservation:
         answer = account.ec2("describe_capacity_reservations", CapacityReservationIds=[reserved])
         allowed &= {item["AvailabilityZone"] for item in answer["CapacityReservations"]}
-    zones: dict[str, tuple[str, ...]] = {}
-    for item in sorted(found, key=lambda item: str(item["Location"])):
-        if item["Location"] in allowed:
-            name = item["InstanceType"]
-            zones[name] = (*zones.get(name, ()), item["Location"])
-    return zones
+    zones = [zone for zone in settings.zones or sorted(allowed) if zone in allowed]
+    return {
+        name: [zone for zone in zones if (name, zone) in offered]
+        for name in settings.instance_types
+    }
 
 
 def subnet_zones(account: AwsAccount, settings: AwsSettings) -> dict[str, dict[str, Any]]:
@@ -156,20 +129,18 @@ def subnet_zones(account: AwsAccount, settings: AwsSettings) -> dict[str, dict[s
     if settings.subnet:
         found = account.ec2("describe_subnets", SubnetIds=list(settings.subnet))["Subnets"]
     else:
-        vpcs = account.ec2("describe_vpcs", Filters=[{"Name": "is-default", "Values": ["true"]}])
-        if not vpcs["Vpcs"]:
+        vpcs = account.describe("vpcs", {"is-default": ["true"]})
+        if not vpcs:
             raise NodeError(
                 f"{settings.region} has no default VPC", "Set subnet.", code="cloud-no-network"
             )
-        in_vpc = {"Name": "vpc-id", "Values": [vpcs["Vpcs"][0]["VpcId"]]}
-        found = account.ec2_items("describe_subnets", "Subnets", Filters=[in_vpc])
+        found = account.describe("subnets", {"vpc-id": [vpcs[0]["VpcId"]]})
     return {subnet["AvailabilityZone"]: subnet for subnet in found}
 
 
-def _listed_prices(
-    account: AwsAccount, settings: AwsSettings
-) -> dict[tuple[str, str], ListedPrice]:
-    today, prices = f"{datetime.now(UTC):%Y-%m-%d}", {}
+def _listed_prices(account: AwsAccount, settings: AwsSettings) -> dict[tuple[str, str], Price]:
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    prices: dict[tuple[str, str], Price] = {}
     for name in settings.instance_types:
         fields = {
             "instanceType": name, "regionCode": settings.region, "operatingSystem": "Linux",
@@ -186,47 +157,43 @@ def _listed_prices(
                 if dimension["unit"] == "Hrs"
             )
             if amount := next(hourly, 0.0):
-                prices[name, ""] = ListedPrice(amount, "price list", today)
+                prices[name, ""] = amount, "price list", today
     return prices
 
 
-def _spot_prices(account: AwsAccount, settings: AwsSettings) -> dict[tuple[str, str], ListedPrice]:
-    now = datetime.now(UTC)
-    found = account.ec2_items(
-        "describe_spot_price_history",
-        "SpotPriceHistory",
+def _spot_prices(account: AwsAccount, settings: AwsSettings) -> dict[tuple[str, str], Price]:
+    found = account.describe(
+        "spot_price_history",
+        {"product-description": ["Linux/UNIX"]},
         InstanceTypes=list(settings.instance_types),
-        ProductDescriptions=["Linux/UNIX"],
-        StartTime=now,  # the prices in force
+        StartTime=datetime.now(UTC),  # the prices in force
     )
     return {
-        (item["InstanceType"], item["AvailabilityZone"]): ListedPrice(
-            float(item["SpotPrice"]), "spot history", f"{item['Timestamp']:%Y-%m-%d}"
+        (item["InstanceType"], item["AvailabilityZone"]): (
+            float(item["SpotPrice"]), "spot history", f"{item['Timestamp']:%Y-%m-%d}",
         )
         for item in sorted(found, key=lambda item: str(item["Timestamp"]))
-    }
+    }  # fmt: skip
 
 
 def _machines_left(account: AwsAccount, settings: AwsSettings) -> dict[str, int]:
     """Return how many more machines of each type the quota allows."""
     if settings.capacity_block:
         return {}
-    quotas = {name: quota_of(name, spot=settings.spot) for name in settings.instance_types}
-    values: dict[ServiceQuota, float] = {}
+    quotas = {
+        name: quota_of(name, spot=settings.spot)
+        for name in settings.instance_types
+        if name in TYPES
+    }
+    left: dict[ServiceQuota, float] = {}
     for quota in set(quotas.values()):
         query = {"ServiceCode": "ec2", "QuotaCode": quota.code}
         found = account.call("service-quotas", "get_service_quota", **query)
-        values[quota] = float(found["Quota"]["Value"])
-    for instance in find_instances(account, (), ("pending", "running")):
-        if (instance.get("InstanceLifecycle") == "spot") == settings.spot:
-            name = instance["InstanceType"]
-            quota, known = quota_of(name, spot=settings.spot), TYPES.get(name)
-            options = instance.get("CpuOptions") or {}
-            own = options.get("CoreCount", 1) * options.get("ThreadsPerCore", 2)
-            if quota in values:
-                values[quota] -= known.vcpus if known else own
-    return {
-        name: max(0, int(values[quota]) // TYPES[name].vcpus)
-        for name, quota in quotas.items()
-        if name in TYPES
-    }
+        left[quota] = found["Quota"]["Value"]
+    for instance in account.instances({}, ("pending", "running")):
+        name, is_spot = instance["InstanceType"], instance.get("InstanceLifecycle") == "spot"
+        quota = quota_of(name, spot=settings.spot)
+        if quota in left and is_spot == settings.spot:
+            known, cpus = TYPES.get(name), instance.get("CpuOptions", {})
+            left[quota] -= known.vcpus if known else cpus["CoreCount"] * cpus["ThreadsPerCore"]
+    return {name: max(0, int(left[quota]) // TYPES[name].vcpus) for name, quota in quotas.items()}

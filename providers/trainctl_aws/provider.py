@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.model.single_flight import SingleFlight
 from trainctl.plugin_api.machines import ListsMachines, Machine, Offer, OffersMachines
 from trainctl.plugin_api.provider import (
     Capabilities,
@@ -23,32 +21,26 @@ from trainctl.plugin_api.provider import (
 )
 from trainctl_aws.account import (
     ANY,
-    CLUSTER,
-    HOST_KEY,
-    KEY,
-    LINEAGE,
     LIVE,
-    NEXT_HOST_KEY,
-    NODE,
-    PRICE,
+    NOT_ENDED,
     AwsAccount,
     Instance,
-    find_instances,
-    id_filters,
-    state_of,
-    tag_filters,
+    ignore_refusal,
+    poll,
     tag_list,
+    tagged,
     tags_of,
 )
 from trainctl_aws.catalog import TYPES
-from trainctl_aws.cluster_resources import delete_instance, delete_unused
-from trainctl_aws.launch import InstanceLauncher, LaunchRecord, find_by_key
-from trainctl_aws.offers import NO_FACTS, make_offers, survey_market
+from trainctl_aws.cluster_resources import ClusterResources
+from trainctl_aws.launch import LAG_SECONDS, InstanceLauncher, LaunchRecord
+from trainctl_aws.offers import MarketFacts, make_offers, survey_market
 from trainctl_aws.settings import AwsSettings, find_problems, read_settings
+from trainctl_ssh.keys import HOST_KEY, NEXT_HOST_KEY
 from trainctl_ssh.machines import SshMachines, planned_nodes
 
 _SURVEY_SECONDS = 3.0
-_OFFERS_TTL_SECONDS = 60.0
+_END_SECONDS = 900.0  # large machines shut down for minutes
 _FIXED = (
     "region", "instance_types", "accelerator", "count", "ami", "user", "availability_model", "capacity_reservation",
     "capacity_block", "volume", "placement_group", "efa", "instance_profile", "subnet", "security_groups", "address", "port",
@@ -65,13 +57,17 @@ class AwsProvider(SshMachines):
 
     def __init__(self) -> None:
         super().__init__()
-        self._counting = threading.Lock()
         self._accounts: dict[str, AwsAccount] = {}
-        self._launches: Counter[tuple[str, str]] = Counter()
-        self._offers: dict[str, tuple[float, list[Offer]]] = {}
+        self._offers: SingleFlight[list[Offer]] = SingleFlight()
+        self._unused: dict[tuple[str, str], ClusterResources] = {}
+        """Those of launches that failed; other launches may need them until the command ends."""
 
     def close(self) -> None:
         super().close()
+        unused, self._unused = self._unused, {}
+        for resources in unused.values():
+            with suppress(NodeError):
+                resources.delete_unused()
         accounts, self._accounts = self._accounts, {}
         for account in accounts.values():
             account.close()
@@ -93,57 +89,57 @@ class AwsProvider(SshMachines):
         return planned_nodes(cluster, settings, gpus=gpus, **facts)
 
     def offers(self, cluster: ClusterSettings, *, online: bool = True) -> Sequence[Offer]:
-        settings, key = read_settings(cluster), json.dumps(cluster.settings, sort_keys=True)
+        settings = read_settings(cluster)
         if not online:
-            return make_offers(settings, NO_FACTS)
-        before = self._offers.get(key)
-        if before is not None and time.monotonic() < before[0] + _OFFERS_TTL_SECONDS:
-            return before[1]
-        account = AwsAccount(settings.region, retry_seconds=_SURVEY_SECONDS)
-        offers = make_offers(settings, survey_market(account, settings))
-        self._offers[key] = time.monotonic(), offers
-        return offers
+            return make_offers(settings, MarketFacts())
+
+        def survey() -> list[Offer]:
+            account = AwsAccount(settings.region, retry_seconds=_SURVEY_SECONDS)
+            return make_offers(settings, survey_market(account, settings))
+
+        return self._offers.get(json.dumps(cluster.settings, sort_keys=True), survey)
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Returns when the machine has booted."""
         settings = read_settings(cluster)
         account = self._account(settings.region)
-        found = find_instances(account, tag_filters(key=key))
+        found = account.instances(tagged(key=key))
         if not found:
             launcher = InstanceLauncher(account, cluster, name, key)
-            with self._deleting_unused(account, cluster):
+            try:
                 found = [launcher.launch(self.offers(cluster))]
+            except BaseException:
+                self._unused[cluster.name, cluster.lineage] = launcher.resources
+                raise
         instance_id = found[0]["InstanceId"]
 
         def look() -> tuple[Node, str]:
-            found = find_instances(account, id_filters(instance_id), ANY)
-            if not found or state_of(found[0]) not in LIVE:
-                reason: Mapping[str, str] = (found[0].get("StateReason") or {}) if found else {}
-                raise NodeError(
-                    f"{instance_id} has ended while booting",
-                    f"{reason.get('Code', '')}: {reason.get('Message', '')}" if reason else "",
-                )
+            found = account.instances({"instance-id": [instance_id]}, ANY)
+            if not found or found[0]["State"]["Name"] not in LIVE:
+                reason = found[0].get("StateReason", {}).get("Message", "") if found else ""
+                raise NodeError(f"{instance_id} has ended while booting", reason)
             return node_of(settings, found[0]), tags_of(found[0]).get(NEXT_HOST_KEY, "")
 
         def tag(name: str, value: str) -> None:
-            tags = tag_list({f"trainctl:{name}": value})
-            account.ec2("create_tags", Resources=[instance_id], Tags=tags)
+            account.ec2("create_tags", Resources=[instance_id], Tags=tag_list({name: value}))
 
         return self.await_boot(cluster, look, tag)
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
-        """Paths are empty if the machine doesn't respond."""
+        """Paths are empty if the machine doesn't respond. Waits for one that was just launched."""
         settings = read_settings(cluster)
         account = self._account(settings.region)
-        instance = find_by_key(account, key, LaunchRecord(key))
-        return None if instance is None else self.try_to_log_in(node_of(settings, instance))
+        launched = LaunchRecord(key).read()
+        seconds = LAG_SECONDS - launched[2] if launched else 0.0
+        found = poll(lambda: account.instances(tagged(key=key)), seconds)
+        return self.try_to_log_in(node_of(settings, found[0])) if found else None
 
     def existing(self, cluster: ClusterSettings) -> Iterator[Node]:
         """Return the nodes of all instances of a cluster, without paths."""
         settings = read_settings(cluster)
         lineage = {"lineage": cluster.lineage} if cluster.lineage else {}
-        filters = tag_filters(cluster=cluster.name, **lineage)
-        found = find_instances(self._account(settings.region), filters)
+        of_cluster = tagged(cluster=cluster.name, **lineage)
+        found = self._account(settings.region).instances(of_cluster)
         return (node_of(settings, item) for item in found)
 
     def read(self, node: Node) -> ResourceStatus:
@@ -151,79 +147,71 @@ class AwsProvider(SshMachines):
         if not name:
             return ResourceStatus.MISSING
         try:
-            found = find_instances(self._account(node.details["region"]), id_filters(name))
+            found = self._account(node.details["region"]).instances({"instance-id": [name]})
         except NodeUnreachable:
             return ResourceStatus.UNREACHABLE
         except NodeError:
             return ResourceStatus.FORBIDDEN
         if not found:
             return ResourceStatus.MISSING
-        usable = state_of(found[0]) == "running" and node.root
+        usable = found[0]["State"]["Name"] == "running" and node.root
         return ResourceStatus.PRESENT if usable else ResourceStatus.UNREACHABLE
 
     def delete(self, node: Node) -> None:
-        """Returns when the machine has ended."""
-        if node.details.get("instance"):
-            details = node.details
-            account = self._account(details["region"])
-            delete_instance(account, details["instance"], node.cluster, details["lineage"])
+        """Returns when the machine has ended, and with the last one its groups are deleted."""
+        name = node.details.get("instance")
+        if not name:
+            return
+        account = self._account(node.details["region"])
+        with ignore_refusal("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"):
+            account.ec2("terminate_instances", InstanceIds=[name])
+        by_id = {"instance-id": [name]}
+        # not a waiter of boto3: those don't repeat throttled requests
+        if not poll(lambda: not account.instances(by_id, NOT_ENDED), _END_SECONDS):
+            raise NodeError(
+                f"{name} still exists after {_END_SECONDS / 60:.0f} min",
+                "Check its termination protection.",
+            )
+        ClusterResources(account, node.cluster, node.details["lineage"]).delete_unused()
 
     def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
         region = read_settings(cluster).region
-        by_tag = [{"Name": "tag-key", "Values": [KEY]}]
-        found = find_instances(self._account(region), by_tag)
+        found = self._account(region).instances({"tag-key": ["trainctl:key"]})
         return [
             Machine(
                 id=instance["InstanceId"],
-                cluster=tags.get(CLUSTER, ""),
-                node=tags.get(NODE, ""),
-                lineage=tags.get(LINEAGE, ""),
-                key=tags.get(KEY, ""),
-                state=state_of(instance),
+                cluster=tags.get("cluster", ""),
+                node=tags.get("node", ""),
+                lineage=tags.get("lineage", ""),
+                key=tags.get("key", ""),
+                state=instance["State"]["Name"],
                 type=instance["InstanceType"],
                 zone=instance["Placement"]["AvailabilityZone"],
                 launched_at=instance["LaunchTime"].timestamp(),
-                price_per_hour=_number(tags.get(PRICE, "")),
+                price_per_hour=_price(tags),
                 details={"region": region},
             )
-            for instance, tags in ((instance, tags_of(instance)) for instance in found)
+            for instance in found
+            for tags in [tags_of(instance)]
         ]
 
     def _account(self, region: str) -> AwsAccount:
         return self._accounts.setdefault(region, AwsAccount(region))
-
-    @contextmanager
-    def _deleting_unused(self, account: AwsAccount, cluster: ClusterSettings) -> Iterator[None]:
-        """Delete the groups of a cluster after a launch that failed, unless other launches need them."""
-        owner = (cluster.name, cluster.lineage)
-        with self._counting:
-            self._launches[owner] += 1
-        failed = True
-        try:
-            yield
-            failed = False
-        finally:
-            with self._counting:
-                self._launches[owner] -= 1
-                failed = failed and not self._launches[owner]
-            if failed:
-                with suppress(NodeError):
-                    delete_unused(account, *owner)
 
 
 def node_of(settings: AwsSettings, instance: Instance) -> Node:
     """Return the node of an instance, without the paths on it."""
     tags = tags_of(instance)
     address = instance.get(f"{settings.address.title()}IpAddress") or ""
-    if state_of(instance) != "running":
+    if instance["State"]["Name"] != "running":
         address = ""  # there is no one to log in to
     details: dict[str, Any] = {
         "region": settings.region,
-        "node": tags.get(NODE, ""),
+        "node": tags.get("node", ""),
         "instance": instance["InstanceId"],
         "type": instance["InstanceType"],
         "zone": instance["Placement"]["AvailabilityZone"],
-        "lineage": tags.get(LINEAGE, ""),
+        "lineage": tags.get("lineage", ""),
         "user": settings.user,
         "port": settings.port,
         "host_key": tags.get(HOST_KEY, ""),
@@ -232,21 +220,18 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
     }
     known = TYPES.get(instance["InstanceType"])
     return Node(
-        tags.get(CLUSTER, ""),
-        tags.get(NODE, ""),
+        tags.get("cluster", ""),
+        tags.get("node", ""),
         address,
-        key=tags.get(KEY, ""),
+        key=tags.get("key", ""),
         gpus=known.gpus if known else None,
         details=details,
-        **settings.node_facts(settings.user, _number(tags.get(PRICE, ""))),
+        **settings.node_facts(settings.user, _price(tags)),
     )
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _price(tags: Mapping[str, str]) -> float | None:
+    return float(tags["price"]) if "price" in tags else None
 
 
 _: type[Provider] = AwsProvider

@@ -172,12 +172,12 @@ MUTATIONS = [
     *_mutations(
         "providers/trainctl_aws",
         ("tests/unit/aws", "tests/conformance/providers/test_aws.py"),
-        ("launch.py", "if state_of(instance) in LIVE:", "if True:"),
+        ("launch.py", 'if found[0]["State"]["Name"] in LIVE:', "if True:"),
         ("launch.py", 'if error.reason != "IdempotentParameterMismatch":', "if True:"),
-        ("launch.py", "if error.reason not in _CAPACITY:", "if True:"),
+        ("launch.py", "if not re.fullmatch(_CAPACITY, error.reason):", "if True:"),
         ("settings.py", 'return "spot" if self.spot else "on-demand"', 'return "on-demand"'),
         ("settings.py", "if 0 < settings.max_nodes < settings.nodes:", "if False:"),
-        ("cluster_resources.py", 'if volume["State"] == "available":', "if False:"),
+        ("account.py", "|VolumeInUse|", "|"),
     ),
     *_mutations(
         "providers/trainctl_slurm",

@@ -192,10 +192,25 @@ def test_a_creation_repeated_with_other_settings_finds_its_machine(
     assert kept["InstanceId"] == first.details["instance"]
 
 
+def test_a_machine_that_ends_for_lack_of_capacity_is_followed_by_the_next_offer(
+    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
+) -> None:
+    """EC2 accepts some requests before it finds out."""
+    ec2.end_next("Server.InsufficientInstanceCapacity")
+    shown: list[str] = []
+    zones = with_settings(cluster, zones=["us-east-1b", "us-east-1a"])
+
+    node = provider.create(replace(zones, notify=shown.append), "lab-0", "key")
+
+    assert node.details["zone"] == "us-east-1a"
+    lack = "t3.micro in us-east-1b, on-demand: InsufficientInstanceCapacity"
+    assert shown == [f"lab/lab-0: no capacity: {lack}"]
+
+
 def test_waiting_for_capacity_ends_when_the_user_stops(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
-    """Each failure of the first round is shown; nothing is left."""
+    """Each failure of the first round is shown; nothing is left when the command has ended."""
     ec2.fail_next("RunInstances", "InsufficientInstanceCapacity", count=float("inf"))
     shown: list[str] = []
     waiting = with_settings(cluster, capacity_timeout="1h", zones=["us-east-1b"])
@@ -208,6 +223,7 @@ def test_waiting_for_capacity_ends_when_the_user_stops(
     assert shown == [
         "lab/lab-0: no capacity: t3.micro in us-east-1b, on-demand: InsufficientInstanceCapacity"
     ]
+    provider.close()
     assert own_groups(ec2) == []
 
 
@@ -244,7 +260,7 @@ def test_offers_come_from_the_price_list_or_the_table(
 def test_spot_machines_share_groups_that_go_with_the_last(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
-    """So does a volume that outlived its machine."""
+    """So does a volume that outlived its machine. AWS still counts the terminated machine as their user for a while."""
     own = with_settings(
         cluster, availability_model="spot", placement_group=True, max_price_per_hour=0.5
     )
@@ -264,6 +280,9 @@ def test_spot_machines_share_groups_that_go_with_the_last(
     provider.delete(nodes[0])
     assert len(own_groups(ec2)) == len(ec2.data.placement_groups) == 1
     assert volume in volumes(ec2)
+    ec2.fail_next("DeleteVolume", "VolumeInUse")
+    ec2.fail_next("DeleteSecurityGroup", "DependencyViolation", count=2)
+    ec2.fail_next("DeletePlacementGroup", "InvalidPlacementGroup.InUse")
     provider.delete(nodes[1])
     assert own_groups(ec2) == []
     assert volume not in volumes(ec2)
@@ -312,7 +331,7 @@ def test_a_reservation_a_profile_and_a_named_placement_group(
 ) -> None:
     """EFA on one card allows a public address. A full reservation is an error that names it; the group stays."""
     ec2.client("iam").create_instance_profile(InstanceProfileName="trainer")
-    ec2.data.placement_groups["ours"] = "cluster"
+    ec2.data.placement_groups["ours"] = {}
     ec2.data.reservations["cr-0123456789abcdef0"] = "us-east-1c"
     own = with_settings(
         cluster, instance_types=["g5.48xlarge"], efa=True, address="public", placement_group="ours",

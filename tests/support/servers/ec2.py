@@ -57,7 +57,7 @@ class Ec2Server(FaultInjection):
         FaultInjection.__init__(self)
         self.data = AccountData(self._backend.default_image())
         self._addresses: list[str] = []
-        self._launches: dict[str, tuple[dict[str, Any], ApiAnswer]] = {}
+        self._launches: dict[str, tuple[dict[str, Any], ApiAnswer, list[Any]]] = {}
         self._timers: list[threading.Timer] = []
         self.requests.clear()
 
@@ -144,7 +144,9 @@ class Ec2Server(FaultInjection):
     def _run(self, environ: dict[str, Any], request: ApiRequest) -> ApiAnswer:
         token = request.params["ClientToken"]
         if token in self._launches:
-            params, answer = self._launches[token]
+            params, answer, instances = self._launches[token]
+            if any(instance.state == "terminated" for instance in instances):
+                raise ApiFailure("IdempotentInstanceTerminated", "its instance has ended")
             if params != request.params:
                 raise ApiFailure("IdempotentParameterMismatch", "the token has other parameters")
             return answer
@@ -152,9 +154,11 @@ class Ec2Server(FaultInjection):
         params = self._backend.placed(request.params, address)
         answer = self._forward(environ, urlencode(params).encode())
         if answer.status == 200:
-            self._launches[token] = (request.params, answer)
-            for name in re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer.body):
-                self._launch(self._backend.moto.get_instance(name.decode()))
+            names = re.findall(rb"<instanceId>(i-[0-9a-f]+)<", answer.body)
+            instances = [self._backend.moto.get_instance(name.decode()) for name in names]
+            self._launches[token] = (request.params, answer, instances)
+            for instance in instances:
+                self._launch(instance)
         return answer
 
     def _launch(self, instance: Any) -> None:
@@ -173,6 +177,9 @@ class Ec2Server(FaultInjection):
         self.machines[instance.id] = machine
         self._hidden[instance.id] = time.monotonic() + self._lag
         machine.boot()
+        if self._end_reason:
+            self._end(instance.id, self._end_reason)
+            self._end_reason = ""
 
     def _follow(self, request: ApiRequest) -> None:
         """Do to machines what a request did to their instances."""

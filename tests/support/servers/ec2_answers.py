@@ -27,8 +27,8 @@ class AccountData:
 
     image: str
     """AMI of every SSM parameter below ``/aws/service/deeplearning/``."""
-    placement_groups: dict[str, str] = field(default_factory=dict)
-    """Strategy by name."""
+    placement_groups: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Tags by name."""
     reservations: dict[str, str] = field(default_factory=dict)
     """Zone of each capacity reservation."""
 
@@ -60,21 +60,30 @@ def _named_list(params: Params, name: str) -> list[str]:
     return [str(params[key]) for key in params if re.fullmatch(rf"{name}\.\d+", key)]
 
 
-def _group(data: AccountData, name: str) -> dict[str, str]:
-    return {"groupName": name, "strategy": data.placement_groups[name], "state": "available"}
+def _by_name(params: Params, name: str, value: str) -> dict[str, str]:
+    """Return names and values of a query request: ``Filter.1.Name`` and ``Filter.1.Value.1`` …."""
+    parts = [re.fullmatch(rf"(.+\.\d+\.){name}", key) for key in params]
+    return {params[part[0]]: params[part[1] + value] for part in parts if part}
+
+
+def _group(name: str) -> dict[str, str]:
+    return {"groupName": name, "strategy": "cluster", "state": "available"}
 
 
 def _create_group(data: AccountData, params: Params, region: str) -> dict[str, Any]:
     name = params["GroupName"]
     if name in data.placement_groups:
         raise ApiFailure("InvalidPlacementGroup.Duplicate", f"group {name} exists")
-    data.placement_groups[name] = params["Strategy"]
-    return {"placementGroup": _group(data, name)}
+    data.placement_groups[name] = _by_name(params, "Key", "Value")
+    return {"placementGroup": _group(name)}
 
 
 def _describe_groups(data: AccountData, params: Params, region: str) -> dict[str, Any]:
-    names = _named_list(params, r"Filter\.1\.Value")
-    return {"placementGroupSet": [_group(data, n) for n in names if n in data.placement_groups]}
+    tags = {k.removeprefix("tag:"): v for k, v in _by_name(params, "Name", "Value.1").items()}
+    groups = data.placement_groups.items()
+    return {
+        "placementGroupSet": [_group(name) for name, own in groups if tags.items() <= own.items()]
+    }
 
 
 def _delete_group(data: AccountData, params: Params, region: str) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class FaultInjection:
         self._lost: set[str] = set()
         self._delays: dict[str, float] = {}
         self._lag = 0.0
+        self._end_reason = ""
         self._hidden: dict[str, float] = {}
 
     def fail_next(
@@ -81,6 +82,10 @@ class FaultInjection:
     def lag_describe(self, seconds: float) -> None:
         """Hide instances launched from now on from Describe requests for so long."""
         self._lag = seconds
+
+    def end_next(self, reason: str) -> None:
+        """Terminate the next instance for this reason as soon as it was launched."""
+        self._end_reason = reason
 
     def _await_delay(self, request: ApiRequest) -> None:
         time.sleep(self._delays.get(request.action, 0))

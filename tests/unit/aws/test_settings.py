@@ -9,7 +9,7 @@ import pytest
 
 from trainctl.plugin_api.provider import ClusterSettings
 from trainctl_aws import AwsProvider
-from trainctl_aws.offers import NO_FACTS, ListedPrice, MarketFacts, make_offers
+from trainctl_aws.offers import MarketFacts, make_offers
 from trainctl_aws.settings import read_settings
 
 BASE = {"region": "us-east-1", "instance_types": ["g6.xlarge"], "ssh_from": ["192.0.2.1/32"]}
@@ -76,10 +76,9 @@ def test_planned_nodes_differ_and_know_price_and_gpus() -> None:
 
 def test_offers_go_by_type_then_zone_and_respect_the_price_limit() -> None:
     cluster = settings(instance_types=["p5.4xlarge", "g6.xlarge"], max_price_per_hour=2)
-    price = ListedPrice(0.5, "spot history", "2026-01-01")
     facts = MarketFacts(
         {"g6.xlarge": ("us-east-1a", "us-east-1b"), "p5.4xlarge": ("us-east-1a",)},
-        {("g6.xlarge", "us-east-1b"): price},
+        {("g6.xlarge", "us-east-1b"): (0.5, "spot history", "2026-01-01")},
         {"g6.xlarge": 3},
     )
 
@@ -92,6 +91,6 @@ def test_offers_go_by_type_then_zone_and_respect_the_price_limit() -> None:
 
 
 def test_without_aws_prices_come_from_the_dated_table() -> None:
-    [offer] = make_offers(read_settings(settings(availability_model="spot")), NO_FACTS)
+    [offer] = make_offers(read_settings(settings(availability_model="spot")), MarketFacts())
     assert (offer.zone, offer.price_source, offer.price_date) == ("", "built-in table (on-demand)", "2025-06-15")  # fmt: skip
     assert (offer.availability, offer.quota_left) == ("spot", None)
