@@ -119,6 +119,20 @@ def test_orphans_are_what_states_of_nodes_have_and_no_manifest_names(
     assert machines.json("nodes", "--orphans") == {"machines": []}
 
 
+def test_a_machine_keeps_its_key_when_the_state_begins(machines: ProjectHarness) -> None:
+    """A command that is killed just then has planned the machine that the next one creates."""
+    declare(machines)
+    machines.run("plan")
+    manifest = machines.directory / "trainctl.yaml"
+    text = manifest.read_text()
+    manifest.write_text(text.partition("clusters:")[0])
+    machines.run("apply", "--auto-approve")
+    manifest.write_text(text)
+    machines.run("plan")
+    data = machines.directory.parent / "data" / "trainctl" / "terraform"
+    assert [len([*data.glob(pattern)]) for pattern in ("nodes/*", "*.key")] == [1, 1]
+
+
 def test_machines_that_cannot_be_read_do_not_stop_a_plan(machines: ProjectHarness) -> None:
     """They are kept as they are, for example while the platform doesn't respond."""
     declare(machines)

@@ -39,7 +39,7 @@ def plan_with_machines(
             advice = "Plan without --offline to review what is created."
             problems.append(warning(summary, advice, address=address, code="machines-not-planned"))
             continue
-        key = change.resumes or _key(workspace, plan, change)
+        key = change.resumes or _key(workspace, change)
         try:
             plans, outdated = _plan(inputs, provider, change, key)
         except (NodeError, PermissionDenied) as error:
@@ -71,10 +71,10 @@ def plan_with_machines(
     return replace(plan, changes=changes, digest=plan_digest(changes, plan.lineage, plan.policies))
 
 
-def _key(workspace: Workspace, plan: Plan, change: Change) -> str:
-    """Return a key that each plan of this change to this state has."""
-    place = plan.lineage or f"{describe_process().machine} {workspace.state_url}"
-    return digest([place, str(change.address), change.seen, plain(change.after)])
+def _key(workspace: Workspace, change: Change) -> str:
+    """Return a key that each plan of this change to this state has, also before the state exists."""
+    place = [describe_process().machine, workspace.state_url]
+    return digest([*place, str(change.address), change.seen, plain(change.after)])
 
 
 def _plan(
