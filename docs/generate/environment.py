@@ -34,7 +34,6 @@ COMMAND: Mapping[str, str] = {
     "XDG_CONFIG_HOME": "Parent of the directory of the trust file [`~/.config`]",
     "XDG_DATA_HOME": "Parent of the directory of the mirror and checkpoints [`~/.local/share`]",
     "XDG_CACHE_HOME": "Parent of the directory of caches [`~/.cache`]",
-    "XDG_RUNTIME_DIR": "Directory for sockets of SSH connections",
     "HTTPS_PROXY": "Proxy for HTTPS; `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` also apply",
 }
 CERTIFICATES: Mapping[str, str] = {

@@ -1,105 +1,77 @@
-"""What the connections of ssh and paramiko share: attempts, login failures with remedies, host keys."""
+"""What connections by ssh and by paramiko share: attempts, calls, login failures with remedies, host keys."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import hashlib
 import os
 import re
-import stat
-import subprocess
-import tempfile
+import select
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache, cached_property, partial
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainctl.base.filesystem.files import write_atomic
-from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.lazy_pattern import compile_lazily
-from trainctl.errors import NodeUnreachable
-from trainctl.plugin_api.provider import Confirm
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.plugin_api.provider import CommandOutput, Confirm, Transport
+from trainctl.remote.processes import ProgramStreams
 from trainctl.remote.responses import printable_tail
+from trainctl_ssh import shell
 from trainctl_ssh.hosts import SshLogin
 
-_SCAN_SECONDS = 60
-_FINGERPRINT = compile_lazily(r"SHA256:[A-Za-z0-9+/]{43}")
-_OFFENDING = compile_lazily(r"Offending \S+ key in (.+):(\d+)")
-_REMOVE = compile_lazily(r"^\s*(ssh-keygen .*-R .*)$", re.MULTILINE)
-UNKNOWN_KEY = "Host key verification failed"
-CHANGED_KEY = "REMOTE HOST IDENTIFICATION HAS CHANGED"
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
-
-@dataclass(frozen=True, slots=True)
-class LoginFailure:
-    """A cause of failure: pattern of ssh's messages, summary, remedy and error code."""
-
-    words: str
-    summary: str
-    fix: str
-    code: str
-
-
-DENIED = LoginFailure(
-    r"Permission denied \(|Too many authentication failures",
-    "rejected the offered keys",
-    "Add an authorized key to the SSH agent, or set identity_file. Check the login name (user).",
-    code="ssh-permission-denied",
+_FAILURES = (
+    (
+        r"Permission denied \(|Too many authentication failures|No authentication methods",
+        "rejected the offered keys",
+        "Add an authorized key to the SSH agent, or set identity_file. Check the login name (user).",
+        partial(NodeUnreachable, code="ssh-permission-denied"),
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known",
+        "has an unknown address",
+        "Correct the host name, or set address of the host.",
+        partial(NodeUnreachable, code="ssh-host-not-found"),
+    ),
+    (
+        r"timed out|No route to host|Network is unreachable|is down",
+        "timed out",
+        "Check that the host is on and not behind a firewall. For a slow host, set connect_timeout.",
+        partial(NodeUnreachable, code="ssh-timeout"),
+    ),
+    (
+        r"Connection refused",
+        "refused the connection",
+        "Start sshd on the host, or correct its port.",
+        partial(NodeUnreachable, code="ssh-connection-refused"),
+    ),
 )
-UNKNOWN_HOST = LoginFailure(
-    r"Could not resolve hostname|Name or service not known",
-    "has an unknown address",
-    "Correct the host name, or set address of the host.",
-    code="ssh-host-not-found",
-)
-TIMED_OUT = LoginFailure(
-    r"timed out|No route to host|Network is unreachable|is down",
-    "timed out",
-    "Check that the host is on and not behind a firewall. For a slow host, set connect_timeout.",
-    code="ssh-timeout",
-)
-CONNECTION_REFUSED = LoginFailure(
-    r"Connection refused",
-    "refused the connection",
-    "Start sshd on the host, or correct its port.",
-    code="ssh-connection-refused",
-)
+"""Causes of failures: pattern of ssh's messages, summary, remedy and error."""
 
 
 def login_error(node_label: str, stderr: bytes) -> NodeUnreachable:
     """Return the error for ssh's standard error."""
     words = printable_tail(stderr)
-    last = words.splitlines()[-1] if words else ""
-    for cause in (DENIED, UNKNOWN_HOST, TIMED_OUT, CONNECTION_REFUSED):
-        if re.search(cause.words, words):
-            return error_for_failure(cause, node_label, last)
+    for pattern, summary, fix, error in _FAILURES:
+        if re.search(pattern, words):
+            return error(f"{node_label} {summary}", f"{words.splitlines()[-1]}\n{fix}")
     return NodeUnreachable(f"{node_label} is unreachable", words or "ssh printed no message.")
-
-
-def error_for_failure(cause: LoginFailure, node_label: str, stderr: str) -> NodeUnreachable:
-    """Return the error for a cause; ``stderr`` is the matching line."""
-    return NodeUnreachable(
-        f"{node_label} {cause.summary}", f"{stderr}\n{cause.fix}".lstrip(), code=cause.code
-    )
-
-
-def key_mismatch_error(node_label: str, now: str, before: str, fix: str) -> NodeUnreachable:
-    """Return the error for a changed host key."""
-    was = f", before {before}" if before else ""
-    return NodeUnreachable(
-        f"host key of {node_label} has changed: now {now or 'a key of another type'}{was}",
-        f"The connection may be intercepted. If the host was reinstalled: {fix}",
-        code="ssh-key-changed",
-    )
 
 
 _FAILURE_TTL_SECONDS = 1.0
 """How long a failure is reused: a command often connects twice in a row. Retries wait longer."""
 
 
-GREETING_SECONDS = 30
+_GREETING_SECONDS = 30
 """Time of an account's shell start-up files, in addition to that of the connection."""
 CLOSE_SECONDS = 2
 """Longest wait for an attempt or a process of the connection to end."""
@@ -110,7 +82,7 @@ _PROXY = compile_lazily(r"(?im)^\s*(?:proxyjump|proxycommand)\b")
 _OWN_PROXY = compile_lazily(r"(?im)^\s*(?:proxyjump|proxycommand|include)\b")
 
 
-@functools.cache
+@cache
 def has_proxy() -> bool:
     """Return whether the ssh configuration may lead to a host over another: by a proxy, or by a file that the user's includes."""
     for place in (Path(name).expanduser() for name in _CONFIGURATIONS):
@@ -123,40 +95,156 @@ def has_proxy() -> bool:
 
 
 class SshConnection:
-    """Connection to one host, opened on demand and after a loss; thread-safe.
+    """Connection to a host by some program; it is opened once, and its keeper ends with it."""
+
+    transport: type[SshTransport]
+    open: Callable[[], None]
+    """Log in and start the keeper; NodeUnreachable."""
+    is_alive: Callable[[], bool]
+    """Return whether the connection is open, as far as this machine knows."""
+    send: Callable[[bytes], None]
+    """Send a line to the keeper; OSError."""
+    exchange: Callable[[ProgramStreams], None]
+    """Run a shell on the host until it ends, or the streams are over."""
+    expose: Callable[[int], AbstractContextManager[int]]
+    """Forward a port as ``Transport.expose``."""
+    lost: Callable[[shell.ShellCall], NodeUnreachable]
+    """Return the error for a call that the end of its connection or session ended."""
+    close: Callable[[], None]
+    """Close the connection, which kills its programs. Idempotent."""
+
+    def __init__(self, host: SshHost) -> None:
+        self.host = host
+        self.pid = 0
+        """PID of the keeper, 0 before it has started."""
+
+    def cancel(self) -> None:
+        """Make an active ``open`` fail, if possible."""
+
+    def start_keeper(self, output: HasFileno, read: Callable[[], bytes]) -> bytes:
+        """Start the keeper; if the connection ends instead, return what the host printed."""
+        token = os.urandom(16).hex()
+        greeting = shell.MarkedOutput(token, lambda _: None)
+        with contextlib.suppress(BrokenPipeError):
+            self.send(shell.keepalive_line(token))
+        end = time.monotonic() + self.host.login.connect_timeout + _GREETING_SECONDS
+        while greeting.began is None:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([output], [], [], left)[0]:
+                raise NodeUnreachable(
+                    f"{self.host.node_label} does not respond after login",
+                    "Check the shell start-up files of the account, and that its login shell is a shell.",
+                    code="ssh-timeout",
+                )
+            data = read()
+            if not data:
+                return greeting.before
+            greeting.feed(data)
+        self.pid = int(greeting.began)
+        return b""
+
+    def kill_group(self, group: str | None) -> None:
+        """Kill a process group on the host."""
+        if group and group.isdigit():
+            with contextlib.suppress(Exception):  # lost: the host's watchers kill the group
+                self.send(f"{group}\n".encode())
+
+
+class SshHost:
+    """Login to a host, with a connection that is opened on demand and after a loss; thread-safe.
 
     One attempt at a time, under ``_lock``, is shared by waiting threads.
     """
 
     def __init__(
-        self, login: SshLogin, node_label: str, environ: Mapping[str, str], confirm: Confirm
+        self,
+        program: type[SshConnection],
+        login: SshLogin,
+        node_label: str,
+        confirm: Confirm,
     ) -> None:
         self.login = login
         self.node_label = node_label
-        self.environ = environ
+        self._program = program
         self._confirm = confirm
         self._lock = threading.RLock()
+        self._attempt: SshConnection | None = None
+        self._connection: SshConnection | None = None
         self._failed_at = 0.0
         self._error: NodeUnreachable | None = None
 
-    def _ensure(self, is_open: Callable[[], bool], connect: Callable[[], None]) -> None:
-        """Connect unless connected; NodeUnreachable."""
+    def transport(self) -> SshTransport:
+        """Return a transport over the shared connection."""
+        return self._program.transport(self)
+
+    def connection(self) -> SshConnection:
+        """Return the open connection; NodeUnreachable if the attempt fails."""
         began = time.monotonic()
         with self._lock:
-            if is_open():
-                return
+            if self._connection is not None and self._connection.is_alive():
+                return self._connection
             if self._error is not None and began < self._failed_at + _FAILURE_TTL_SECONDS:
                 error = self._error
                 raise NodeUnreachable(error.summary, error.detail, code=error.code) from error
+            self.close()
+            attempt = self._attempt = self._program(self)
             proxied = self.login.jump or has_proxy()
             try:
                 with _BY_JUMP_HOST if proxied else contextlib.nullcontext():
-                    connect()
-            except NodeUnreachable as error:
-                self._failed_at, self._error = time.monotonic(), error
+                    attempt.open()
+            except BaseException as error:
+                attempt.close()
+                if isinstance(error, NodeUnreachable):
+                    self._failed_at, self._error = time.monotonic(), error
                 raise
+            finally:
+                self._attempt = None
+            self._connection = attempt
+            return attempt
 
-    def _confirm_key(self, shown: str) -> None:
+    def close(self) -> None:
+        """Close the connection, which kills its programs, or cancel an active attempt."""
+        if (attempt := self._attempt) is not None:
+            attempt.cancel()
+        if not self._lock.acquire(timeout=CLOSE_SECONDS):
+            return  # an active attempt, which can't be cancelled, ends with this process
+        try:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+        finally:
+            self._lock.release()
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of ssh_config(5) for the login; empty members are left to the user's configuration."""
+        login = self.login
+        options = {
+            "User": login.user,
+            "Port": str(login.port or ""),
+            "IdentityFile": quoted(login.identity_file) if login.identity_file else "",
+            "IdentitiesOnly": "yes" if login.identity_only else "",
+            "ProxyJump": login.jump,
+        }
+        if login.host_key:
+            alias, path = self.pinned_key
+            options |= {"HostKeyAlias": alias, "StrictHostKeyChecking": "yes"}
+            options |= {"UserKnownHostsFile": quoted(path), "GlobalKnownHostsFile": "/dev/null"}
+        return {name: value for name, value in options.items() if value}
+
+    @cached_property
+    def pinned_key(self) -> tuple[str, Path]:
+        """The name of the pinned key, and the known-hosts file where it has been stored under this name."""
+        from trainctl_ssh.keys import data_directory
+
+        key = self.login.host_key
+        name = f"trainctl-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        path = data_directory("ssh") / "known_hosts"
+        if not path.exists() or f"{name} {key}\n" not in path.read_text():
+            append_known_host(f"{name} {key}", path)
+        return name, path
+
+    def confirm_key(self, shown: str) -> None:
         """Raise NodeUnreachable unless the user trusts an unknown key of this fingerprint."""
         if self._confirm(f"{self.node_label} is unknown. Its host key is {shown}. Trust this key?"):
             return
@@ -168,83 +256,82 @@ class SshConnection:
             code="ssh-unknown-key",
         )
 
-    def _silent_error(self) -> NodeUnreachable:
+    def key_changed_error(self, shown: str, removal: str) -> NodeUnreachable:
+        """Return the error for a changed host key; ``removal`` says how to remove the old key from the known hosts."""
+        pinned = "Set host_key in the manifest to the new key, as `ssh-keyscan` prints it."
         return NodeUnreachable(
-            f"{self.node_label} does not respond after login",
-            "Check the shell start-up files of the account, and that its login shell is a shell.",
-            code="ssh-timeout",
+            f"host key of {self.node_label} has changed: now {shown or 'a key of another type'}",
+            f"The connection may be intercepted. If the host was reinstalled:\n{pinned if self.login.host_key else removal}",
+            code="ssh-key-changed",
         )
 
-    def _lost_error(self, messages: bytes) -> NodeUnreachable:
+    def forwarding_error(self, message: str) -> NodeError:
+        """Return the error for a port that can't be forwarded."""
+        return NodeError(
+            f"cannot forward a port to {self.node_label}",
+            f"{message}\nSet AllowTcpForwarding yes for its sshd, or use another local port.".lstrip(),
+            code="ssh-forwarding",
+        )
+
+    def lost_error(self, messages: bytes) -> NodeUnreachable:
         """Return the error for a call whose connection was lost."""
         return NodeUnreachable(f"{self.node_label}: connection lost", printable_tail(messages))
+
+
+class SshTransport:
+    """Programs over a shared connection; closing it kills its own programs only."""
+
+    def __init__(self, host: SshHost) -> None:
+        self.host = host
+        self._closings = 0
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Iterable[bytes] = (),
+        on_stdout: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> CommandOutput:
+        connection = self.host.connection()
+        call = shell.ShellCall(argv, connection.pid, on_stdout)
+        closings = self._closings
+        streams = ProgramStreams(
+            on_stdout=call.out.feed,
+            on_stderr=call.err.feed,
+            stdin=chain((call.line,), stdin),
+            timeout=timeout,
+            over=lambda: call.over() or self._closings != closings,
+            node_label=f"{self.host.node_label}: a program",
+        )
+        try:
+            connection.exchange(streams)
+        except BaseException:
+            connection.kill_group(call.out.began)
+            raise
+        if call.out.ended is not None:
+            return call.output(int(call.out.ended))
+        connection.kill_group(call.out.began)
+        if self._closings != closings:
+            return call.output(-signal.SIGKILL)
+        raise connection.lost(call)
+
+    def expose(self, port: int) -> AbstractContextManager[int]:
+        return self.host.connection().expose(port)
+
+    def close(self) -> None:
+        """Kill programs that are still running."""
+        self._closings += 1
+
+
+def quoted(value: object) -> str:
+    """Return a value of ssh_config(5) that may contain spaces."""
+    return f'"{value}"'
 
 
 def fingerprint(blob: bytes) -> str:
     """Return the fingerprint as OpenSSH prints it, ``SHA256:`` and unpadded base64."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
-
-
-def parse_fingerprint(text: str) -> str:
-    """Return the fingerprint of a key ``[NAMES] TYPE BASE64``; empty if there is none."""
-    for word in text.split():
-        if word.startswith("AAAA"):
-            try:
-                return fingerprint(base64.b64decode(word))
-            except ValueError:
-                return ""
-    return ""
-
-
-def key_changed_error(node_label: str, login: SshLogin, stderr: str) -> NodeUnreachable:
-    """Return the error for a changed host key, from ssh's messages."""
-    match = _FINGERPRINT.search(stderr)
-    now = match.group() if match else ""
-    if login.host_key:
-        fix = "set host_key in the manifest to the new key."
-        return key_mismatch_error(node_label, now, parse_fingerprint(login.host_key), fix)
-    offending = _OFFENDING.search(stderr)
-    remove = _REMOVE.search(stderr)
-    fix = remove.group(1).strip() if remove else f"ssh-keygen -R {login.address}"
-    return key_mismatch_error(node_label, now, _line(offending) if offending else "", fix)
-
-
-def _line(offending: re.Match[str]) -> str:
-    try:
-        lines = Path(offending.group(1)).read_text(errors="replace").splitlines()
-        return parse_fingerprint(lines[int(offending.group(2)) - 1])
-    except (OSError, IndexError):
-        return ""
-
-
-def scan_host_key(
-    ssh: Sequence[str], destination: Sequence[str], environ: Mapping[str, str]
-) -> str:
-    """Return the known-hosts line of a host's present key; empty without one.
-
-    No key of the user's is offered to the unknown host.
-    """
-    with tempfile.TemporaryDirectory(prefix="trainctl-") as directory:
-        path = Path(directory) / "known_hosts"
-        options = (
-            f"UserKnownHostsFile={path}",
-            "GlobalKnownHostsFile=/dev/null",
-            "StrictHostKeyChecking=accept-new",
-            "UpdateHostKeys=no",
-            "PreferredAuthentications=none",
-            "ControlPath=none",
-        )
-        words = [word for option in options for word in ("-o", option)]
-        subprocess.run(
-            [ssh[0], *words, *ssh[1:], *destination, "true"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=environ,
-            start_new_session=True,
-            timeout=_SCAN_SECONDS,
-            check=False,
-        )
-        return path.read_text() if path.exists() else ""
 
 
 def known_hosts_files(named: str) -> list[Path]:
@@ -256,39 +343,11 @@ def known_hosts_files(named: str) -> list[Path]:
 def append_known_host(line: str, known_hosts: Path) -> None:
     """Append a line to a known-hosts file by a single write."""
     known_hosts.parent.mkdir(0o700, parents=True, exist_ok=True)
-    descriptor = os.open(known_hosts, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "rb+", buffering=0) as stream:
-        end = stream.seek(0, os.SEEK_END)
-        last = os.pread(descriptor, 1, end - 1) if end else b"\n"
-        text = line if line.endswith("\n") else f"{line}\n"
-        stream.write((b"" if last == b"\n" else b"\n") + text.encode())
+    with known_hosts.open("ab+") as stream:
+        if stream.tell():
+            stream.seek(-1, os.SEEK_END)
+            line = line if stream.read() == b"\n" else f"\n{line}"
+        stream.write(f"{line}\n".encode())
 
 
-_MAX_SOCKET_PATH = 107 - 17 - len("/12345678")
-"""Socket paths are limited to 107 bytes (unix(7)); ssh appends 17 for a temporary name."""
-PIN = "trainctl-pinned"
-"""HostKeyAlias under which ``pinned_known_hosts`` writes a key."""
-
-
-def private_directory(environ: Mapping[str, str]) -> Path:
-    """Return a private directory with a short path, if possible always the same."""
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    shared = f"/tmp/trainctl-{os.getuid()}"  # noqa: S108 - checked before use
-    for path in map(Path, (*((f"{runtime}/trainctl",) if runtime else ()), shared)):
-        with contextlib.suppress(OSError):
-            if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
-                path.mkdir(0o700, exist_ok=True)
-                status = path.lstat()
-                is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-                if is_own and not status.st_mode & 0o077:
-                    return path
-    return Path(tempfile.mkdtemp(prefix="trainctl-", dir="/tmp"))
-
-
-def pinned_known_hosts(directory: Path, host_key: str) -> Path:
-    """Return a known-hosts file with this key only, named by its content."""
-    name = hashlib.sha256(host_key.encode()).hexdigest()[:16]
-    path = directory / f"pin-{name}"
-    if not path.exists():
-        write_atomic(path, f"{PIN} {host_key}\n".encode(), durable=False)
-    return path
+_: type[Transport] = SshTransport

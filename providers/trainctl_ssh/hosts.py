@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -49,23 +46,6 @@ class SshLogin:
         """The members stored in the state; no key material, only paths."""
         return {name: value for name, value in asdict(self).items() if value and name != "address"}
 
-    @property
-    def options(self) -> dict[str, str]:
-        """Options of ssh_config(5) for the login; empty members are left to the user's configuration."""
-        options = {
-            "HostName": self.address,
-            "User": self.user,
-            "Port": str(self.port or ""),
-            "IdentityFile": self.identity_file,
-            "IdentitiesOnly": "yes" if self.identity_only else "",
-            "ProxyJump": self.jump,
-        }
-        if self.host_key:
-            pin = {"HostKeyAlias": "trainctl", "StrictHostKeyChecking": "yes"}
-            pin["KnownHostsCommand"] = f"/bin/echo trainctl {self.host_key}"
-            options |= {**pin, "UserKnownHostsFile": "none", "GlobalKnownHostsFile": "none"}
-        return {name: value for name, value in options.items() if value}
-
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)"
 _ADDRESS = r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$(?!\n)"
@@ -74,7 +54,7 @@ _JUMP = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)"
 _FILE = r"^[^-\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)"
 DIRECTORY = r"^(/|~/)[^\x00-\x1f\x7f]*$(?!\n)"
 _PORTS = r"^[0-9]{1,5}-[0-9]{1,5}$(?!\n)"
-_KEY = r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( +[^\x00-\x1f\x7f]*)?$(?!\n)"
+_KEY = r"^[a-z][A-Za-z0-9@.-]* +AAAA[A-Za-z0-9+/]{64,}=*( +[^\x00-\x1f\x7f]*)?$(?!\n)"
 
 
 _SHARED: JsonObject = {
@@ -128,15 +108,15 @@ def schema() -> JsonObject:
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
-    """Yield duplicate hosts, invalid keys and invalid port ranges."""
+    """Yield duplicate hosts, ports in addresses and invalid port ranges."""
     hosts = [*cluster_hosts(cluster)]
     ports = str(cluster.settings.get("ports") or "")
-    if not _is_port_range(ports):
-        yield _range_error(("ports",))
-    names: dict[str, int] = {}
-    seen_hosts: dict[Any, int] = {}
+    yield from _range_problems(ports, "ports")
+    seen: dict[object, int] = {}
     for number, (host, directory) in enumerate(hosts):
         login = node_login(host)
+        if host.ports != ports:
+            yield from _range_problems(host.ports, "hosts", number, "ports")
         # an address of IPv6 has more than one colon, and nothing else has any
         address, colon, port = login.address.partition(":")
         if colon and port.isdigit():
@@ -145,53 +125,29 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
                 f"{login.address!r} contains a port",
                 f"Use {{address: {address}, port: {port}}}.",
             )
-        first = names.setdefault(host.name, number)
-        if first != number:
-            yield SettingsProblem(
-                ("hosts", number),
-                f"duplicate host name {host.name!r}",
-                f"hosts[{first}] has the same name. Set a different name for each host.",
-            )
-        identity = (login.address, login.port, login.user, directory)
-        first = seen_hosts.setdefault(identity, number)
-        if first != number and names[host.name] == number:
-            yield SettingsProblem(
-                ("hosts", number),
-                f"hosts[{number}] is the same host as hosts[{first}]",
-                f"Both have the address {login.address!r}. Remove one, or set a different dir for each.",
-            )
-        if host.ports != ports and not _is_port_range(host.ports):
-            yield _range_error(("hosts", number, "ports"))
-        if login.host_key and not _is_key(login.host_key):
-            yield SettingsProblem(
-                ("hosts", number, "host_key"),
-                "host_key is not a public key",
-                "Use TYPE and base64, as printed by ssh-keyscan: ssh-ed25519 AAAA…",
-            )
+        for identity, problem, fix in (
+            (host.name, f"duplicate host name {host.name!r}", "Set a different name for each."),
+            (
+                (login.address, login.port, login.user, directory),
+                f"duplicate host {login.address!r}",
+                "Remove one, or set a different dir for each.",
+            ),
+        ):
+            first = seen.setdefault(identity, number)
+            if first != number:
+                yield SettingsProblem(("hosts", number), f"{problem} (hosts[{first}])", fix)
+                break
 
 
-def _is_port_range(ports: str) -> bool:
-    """Return whether a range is empty or holds unprivileged ports only."""
+def _range_problems(ports: str, *path: str | int) -> Iterator[SettingsProblem]:
+    """Yield a problem unless a range is empty or holds unprivileged ports only."""
     first, _, last = (ports or "1024-65535").partition("-")
-    return 1024 <= int(first) <= int(last) <= 65535
-
-
-def _range_error(path: tuple[str | int, ...]) -> SettingsProblem:
-    return SettingsProblem(
-        path,
-        "ports is not a range of unprivileged ports",
-        "Use FIRST-LAST between 1024 and 65535, for example 29000-29100.",
-    )
-
-
-def _is_key(text: str) -> bool:
-    """Check the base64 by RFC 4253, 6.6: it begins with the type and its length."""
-    kind, _, encoded = text.partition(" ")
-    try:
-        blob = base64.b64decode(encoded, validate=True)
-    except (ValueError, binascii.Error):
-        return False
-    return blob[:4] == len(kind).to_bytes(4, "big") and blob[4 : 4 + len(kind)] == kind.encode()
+    if not 1024 <= int(first) <= int(last) <= 65535:
+        yield SettingsProblem(
+            path,
+            "ports is not a range of unprivileged ports",
+            "Use FIRST-LAST between 1024 and 65535, for example 29000-29100.",
+        )
 
 
 def cluster_hosts(cluster: ClusterSettings) -> Iterator[tuple[Node, str]]:
@@ -238,9 +194,10 @@ _DISCOVERY_SCRIPT = r"""
 printf "home\t%s\n" "$HOME"
 for python do
   case $python in "~/"*) python=$HOME/${python#"~/"};; esac
-  version=$("$python" -I -c 'import sys; print("%d.%d.%d\t%s" % (sys.version_info[:3] + (sys.executable,)))' 2>/dev/null) || continue
-  printf "python\t%s\t%s\n" "$version" "$python"
-  case $version in 3.[89].*|3.[1-9][0-9].*) exit 0;; esac
+  "$python" -I -c 'import sys
+version = sys.version_info[:3]
+if version >= (3, 8): print("python\t" + sys.executable)
+else: print("old\t%s is %d.%d.%d" % ((sys.argv[1],) + version)); sys.exit(1)' "$python" 2>/dev/null && break
 done
 exit 0
 """
@@ -260,39 +217,29 @@ def find_host_paths(transport: Transport, node: Node, directory: str = "") -> di
     """
     candidates = (node.python,) if node.python else _CANDIDATES
     output = transport.run(["sh", "-c", _DISCOVERY_SCRIPT, "sh", *candidates], timeout=_SECONDS)
-    home, pythons = "", []
+    found: dict[str, list[str]] = {"home": [""], "old": [], "python": []}
     for line in output.stdout.decode(errors="surrogateescape").splitlines():
         kind, _, rest = line.partition("\t")
-        if kind == "home":
-            home = rest
-        elif kind == "python":
-            pythons.append(rest.split("\t"))
+        found.get(kind, []).append(rest)
+    home = found["home"][-1]
     if not home.startswith("/"):
         raise NodeError(
             f"{node.id} has no home directory",
             printable_tail(output.stderr) or "Set HOME for this user on the host.",
         )
-    known = [(re.match(r"(\d+)\.(\d+)", parts[0]), parts) for parts in pythons if len(parts) == 3]
-    supported = [
-        parts for match, parts in known if match and (int(match[1]), int(match[2])) >= (3, 8)
-    ]
-    if not supported:
-        versions = ", ".join(f"{parts[-1]} is {parts[0]}" for parts in pythons if len(parts) == 3)
+    if not found["python"]:
+        versions = ", ".join(found["old"])
         if node.python:
-            raise NodeError(
-                f"{node.id}: {node.python} is not Python 3.8 or newer",
-                f"{versions or 'It does not run'}. Correct python of the host.",
-                code="unsupported-node-python",
-            )
-        raise NodeError(
-            f"{node.id} has no Python 3.8 or newer",
-            f"{versions or 'None was found'}. Tried {', '.join(_CANDIDATES)}. Set python of the host to its path.",
-            code="unsupported-node-python",
-        )
+            problem = f"{node.id}: {node.python} is not Python 3.8 or newer"
+            detail = f"{versions or 'It does not run'}. Correct python of the host."
+        else:
+            problem = f"{node.id} has no Python 3.8 or newer"
+            detail = f"{versions or 'None was found'}. Tried {', '.join(_CANDIDATES)}. Set python of the host to its path."
+        raise NodeError(problem, detail, code="unsupported-node-python")
     path = directory.rstrip("/") or "~/.cache/trainctl"
     root = home.rstrip("/") + path[1:] if path.startswith("~/") else path
     data = f"{root}/data" if directory else f"{home.rstrip('/')}/.local/share/trainctl"
-    return {"root": root, "data": data, "python": supported[0][1]}
+    return {"root": root, "data": data, "python": found["python"][-1]}
 
 
 def find_presence(transport: Transport, path: str, node_label: str) -> ResourceStatus:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.base.lazy_dataclass import replace
@@ -28,6 +28,7 @@ from trainctl.plugin_api.provider import (
 )
 from trainctl.remote.node_markers import marker_name
 from trainctl.remote.responses import printable_tail
+from trainctl_ssh.connection import SshConnection, SshHost
 from trainctl_ssh.hosts import (
     SshLogin,
     cluster_hosts,
@@ -38,9 +39,6 @@ from trainctl_ssh.hosts import (
     schema,
 )
 from trainctl_ssh.openssh_connection import OpenSshConnection
-
-if TYPE_CHECKING:
-    from trainctl_ssh.paramiko_connection import ParamikoConnection
 
 _PARALLELISM = 16  # each is an ssh process on this machine
 _SECONDS = 120.0
@@ -55,7 +53,7 @@ class SshProvider:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._prompt_lock = threading.Lock()
-        self._connections: dict[SshLogin, OpenSshConnection | ParamikoConnection] = {}
+        self._hosts: dict[SshLogin, SshHost] = {}
         self._prompt: Confirm = never_confirm
 
     def set_confirm(self, confirm: Confirm) -> None:
@@ -63,9 +61,9 @@ class SshProvider:
 
     def close(self) -> None:
         with self._lock:
-            connections, self._connections = self._connections, {}
-        for connection in connections.values():
-            connection.close()
+            hosts, self._hosts = self._hosts, {}
+        for host in hosts.values():
+            host.close()
 
     def schema(self) -> JsonObject:
         return schema()
@@ -132,14 +130,11 @@ class SshProvider:
     def read(self, node: Node) -> ResourceStatus:
         try:
             return self._presence(node)
-        except NodeUnreachable as error:
-            return (
-                ResourceStatus.FORBIDDEN
-                if error.code == "ssh-permission-denied"
-                else ResourceStatus.UNREACHABLE
+        except NodeError as error:
+            refused = (
+                not isinstance(error, NodeUnreachable) or error.code == "ssh-permission-denied"
             )
-        except NodeError:
-            return ResourceStatus.FORBIDDEN
+            return ResourceStatus.FORBIDDEN if refused else ResourceStatus.UNREACHABLE
 
     def delete(self, node: Node) -> None:
         """The last key removes the root, if no other lineage uses it."""
@@ -152,8 +147,8 @@ class SshProvider:
     def transport(self, node: Node) -> Transport:
         login = node_login(node)
         with self._lock:
-            if login not in self._connections:
-                connect: type[OpenSshConnection | ParamikoConnection] = OpenSshConnection
+            if login not in self._hosts:
+                program: type[SshConnection] = OpenSshConnection
                 if not shutil.which("ssh", path=os.environ.get("PATH")):
                     try:  # a tenth of a second, and rarely wanted
                         from trainctl_ssh.paramiko_connection import ParamikoConnection
@@ -163,10 +158,9 @@ class SshProvider:
                             "Install the OpenSSH client, or paramiko: pip install 'trainctl[ssh]'.",
                             code="ssh-client-missing",
                         ) from None
-                    connect = ParamikoConnection
-                environ = dict(os.environ)
-                self._connections[login] = connect(login, node.id, environ, self._confirm)
-            return self._connections[login].transport()
+                    program = ParamikoConnection
+                self._hosts[login] = SshHost(program, login, node.id, self._confirm)
+            return self._hosts[login].transport()
 
     def _confirm(self, question: str) -> bool:
         """Prompt one question at a time."""

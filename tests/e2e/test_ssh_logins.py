@@ -14,9 +14,11 @@ from tests.support.logins import Lab
 from tests.support.machines.sshd import Sshd, make_key, require_sshd
 from tests.support.node_program.nodes import wait_for
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
+from trainctl.plugin_api.provider import ClusterSettings, InteractiveTransport, ResourceStatus
 from trainctl_ssh import SshProvider
+from trainctl_ssh.connection import SshHost
 from trainctl_ssh.hosts import SshLogin
+from trainctl_ssh.openssh_connection import OpenSshConnection
 from trainctl_ssh.paramiko_connection import ParamikoConnection
 
 
@@ -63,8 +65,8 @@ def test_a_confirmed_host_key_is_stored_where_ssh_reads_it(lab: Lab) -> None:
     assert lab.user.known_hosts.read_text() == f"other ssh-ed25519 AAAA\n{host.known}"
 
 
-def test_a_changed_key_is_refused_with_both_fingerprints(lab: Lab) -> None:
-    """The user can't confirm it; the error has the command that removes the old key."""
+def test_a_changed_key_is_refused(lab: Lab) -> None:
+    """The user can't confirm it; the error has the new fingerprint and the place of the old key."""
     host = lab.host(known=False)
     other = make_key(lab.place / "other")
     lab.user.known_hosts.write_text(f"[{host.address}]:{host.port} {other}\n")
@@ -72,8 +74,8 @@ def test_a_changed_key_is_refused_with_both_fingerprints(lab: Lab) -> None:
     error = refusal(lambda: lab.says(lab.link(host)))
 
     assert error.code == "ssh-key-changed"
-    assert error.summary.count("SHA256:") == 2
-    assert "ssh-keygen" in error.detail
+    assert "now SHA256:" in error.summary
+    assert f"{lab.user.known_hosts}:1" in error.detail
     assert lab.questions == []
 
 
@@ -89,6 +91,22 @@ def test_each_refusal_has_its_own_code(lab: Lab) -> None:
     codes = [error.code for error in (denied, closed, unknown)]
     assert codes == ["ssh-permission-denied", "ssh-connection-refused", "ssh-host-not-found"]
     assert all(error.detail and "\n" not in error.summary for error in (denied, closed, unknown))
+
+
+@pytest.mark.parametrize("pinned", ["own", "other"])
+def test_people_log_in_by_the_options_of_a_transport(lab: Lab, pinned: str) -> None:
+    """To a host with this pinned key only, and with an identity file whose name has a space."""
+    host = lab.host(known=False)
+    identity = lab.user.key.rename(lab.place / "my key")
+    key = host.host_key if pinned == "own" else make_key(lab.place / "other")
+    transport = lab.link(host, host_key=key, identity_file=str(identity)).transport()
+    assert isinstance(transport, InteractiveTransport)
+
+    words = [f"-o{name}={value}" for name, value in transport.ssh_options.items()]
+    command = ["ssh", "-oBatchMode=yes", *words, "any-name", "echo here"]
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert (done.stdout, done.returncode) == (("here\n", 0) if pinned == "own" else ("", 255))
 
 
 def open_connection(lab: Lab, host: Sshd) -> subprocess.Popen[bytes]:
@@ -137,7 +155,9 @@ def test_all_commands_share_one_connection_which_is_closed(lab: Lab) -> None:
     for _ in range(3):
         lab.says(link)
     connections = len(host.connections())
-    socket = Path(link.master().share[1])
+    connection = link.connection()
+    assert isinstance(connection, OpenSshConnection)
+    socket = Path(connection.socket)
     existed = socket.is_socket()
     link.close()
 
@@ -184,7 +204,7 @@ def test_settings_of_a_server_that_trainctl_cannot_use_are_reported(lab: Lab) ->
     link = lab.link(lab.host("AllowTcpForwarding no", address="127.0.0.3"))
     with (
         pytest.raises(NodeError, match="cannot forward a port to lab/gpu") as raised,
-        link.expose(1),
+        link.transport().expose(1),
     ):
         pass
     assert raised.value.code == "ssh-forwarding"
@@ -225,7 +245,7 @@ def test_without_an_ssh_program_host_keys_are_verified_as_strictly(
 
     def says(**changes: object) -> str:
         login = SshLogin(**{"address": host.address, "port": host.port, **changes})  # type: ignore[arg-type]
-        link = ParamikoConnection(login, "lab/gpu", {}, lab._confirm)
+        link = SshHost(ParamikoConnection, login, "lab/gpu", lab._confirm)
         lab.stack.callback(link.close)
         return link.transport().run(["echo", "here"]).stdout.decode()
 
@@ -248,6 +268,6 @@ def test_without_an_ssh_program_host_keys_are_verified_as_strictly(
     assert (unconfirmed.code, "SHA256:" in unconfirmed.summary) == ("ssh-unknown-key", True)
     assert confirmed == says(host_key=host.host_key) == "here\n"
     assert host.known in lab.user.known_hosts.read_text()
-    assert (pinned.code, pinned.summary.count("SHA256:")) == ("ssh-key-changed", 2)
+    assert (pinned.code, "now SHA256:" in pinned.summary) == ("ssh-key-changed", True)
     assert closed.code == "ssh-connection-refused"
     assert "asks for more than a key" in denied.detail

@@ -24,17 +24,18 @@ from trainctl_local import LocalTransport
 
 LINKS = {
     "local": "LocalTransport()",
-    "openssh": "OpenSshConnection(login, 'lab/gpu', dict(os.environ), lambda _: False).transport()",
-    "paramiko": "ParamikoConnection(login, 'lab/gpu', dict(os.environ), lambda _: False).transport()",
+    "openssh": "SshHost(OpenSshConnection, login, 'lab/gpu', lambda _: False).transport()",
+    "paramiko": "SshHost(ParamikoConnection, login, 'lab/gpu', lambda _: False).transport()",
 }
 PROGRAM = """
-    import os, sys
+    import sys
     from pathlib import Path
     from trainctl.base.protocol.method import untyped_method
     from trainctl.remote.agent import NodeAgent
     from trainctl.plugin_api.provider import Node
     from trainctl.testing.session import program
     from trainctl_local import LocalTransport
+    from trainctl_ssh.connection import SshHost
     from trainctl_ssh.hosts import SshLogin
     from trainctl_ssh.openssh_connection import OpenSshConnection
     from trainctl_ssh.paramiko_connection import ParamikoConnection

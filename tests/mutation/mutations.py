@@ -160,7 +160,7 @@ MUTATIONS = [
         ("tests/unit/ssh",),
         ("hosts.py", "1024 <= int(first) <= int(last)", "int(first) <= int(last)"),
         ("hosts.py", "if colon and port.isdigit():", "if colon:"),
-        ("hosts.py", " and blob[4 : 4 + len(kind)] == kind.encode()", ""),
+        ("hosts.py", 'host.name, f"duplicate', 'number, f"duplicate'),
         ("hosts.py", ">= (3, 8)", ">= (3, 7)"),
         ("hosts.py", 'if path.startswith("~/")', "if True"),
         ("hosts.py", "cannot inspect its files", "is well"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.machines.sshd import Sshd, SshUser, sshd
+from trainctl_ssh.connection import SshHost
 from trainctl_ssh.hosts import SshLogin
 from trainctl_ssh.openssh_connection import OpenSshConnection
 
@@ -29,14 +29,14 @@ class Lab:
                 file.write(created.known)
         return created
 
-    def link(self, host: Sshd | None = None, **changes: object) -> OpenSshConnection:
+    def link(self, host: Sshd | None = None, **changes: object) -> SshHost:
         where = {"address": host.address, "port": host.port} if host else {}
         login = SshLogin(**{**where, **changes})  # type: ignore[arg-type]
-        link = OpenSshConnection(login, "lab/gpu", dict(os.environ), self._confirm)
+        link = SshHost(OpenSshConnection, login, "lab/gpu", self._confirm)
         self.stack.callback(link.close)
         return link
 
-    def says(self, link: OpenSshConnection, *words: str) -> str:
+    def says(self, link: SshHost, *words: str) -> str:
         output = link.transport().run(words or ("echo", "here"))
         return (output.stdout + output.stderr).decode()
 

@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import IO
 
 from trainctl.base.lazy_dataclass import dataclass
@@ -114,15 +113,13 @@ class InputSender:
 class ProgramStreams:
     """Input and output handlers of a program.
 
-    ``head`` is sent before ``stdin``, which may block. The thread of the call runs the handlers, one at a time. ``timeout``:
-    seconds without data in either direction. ``over`` returns True when no more output is needed, even if the program is
-    still running; ``node_label`` names it in errors.
+    The thread of the call runs the handlers, one at a time. ``timeout``: seconds without data in either direction. ``over``
+    returns True when no more output is needed, even if the program is still running; ``node_label`` names it in errors.
     """
 
     on_stdout: OnBytes
     on_stderr: OnBytes
     stdin: Iterable[bytes] = ()
-    head: bytes = b""
     timeout: float | None = None
     over: Callable[[], bool] = lambda: False
     node_label: str = "a program on this machine"
@@ -236,8 +233,7 @@ def _exchange(process: subprocess.Popen[bytes], streams: ProgramStreams) -> int:
     """Exchange data until the program has ended and its output was read; return the exit code."""
     assert process.stdin is not None  # noqa: S101 - all are pipes
     pipe = _InputPipe(process.stdin)
-    head = (streams.head,) if streams.head else ()
-    sender = InputSender(chain(head, streams.stdin), pipe.write, pipe.close, (BrokenPipeError,))
+    sender = InputSender(streams.stdin, pipe.write, pipe.close, (BrokenPipeError,))
     active = True
     with selectors.DefaultSelector() as selector:
         for stream, on_bytes in (

@@ -15,6 +15,7 @@ from trainctl.testing.provider import ProviderConformance
 from trainctl.testing.session import SessionConformance
 from trainctl.testing.transport import TransportConformance
 from trainctl_ssh import SshProvider
+from trainctl_ssh.connection import SshHost
 from trainctl_ssh.hosts import SshLogin
 from trainctl_ssh.paramiko_connection import ParamikoConnection
 
@@ -77,7 +78,7 @@ class Paramiko:
     @pytest.fixture
     def transport(self, hosts: list[Sshd]) -> Iterator[Transport]:
         login = SshLogin(hosts[0].address, port=hosts[0].port)
-        link = ParamikoConnection(login, "lab/gpu-0", {}, never_confirm)
+        link = SshHost(ParamikoConnection, login, "lab/gpu-0", never_confirm)
         with closing(link), closing(link.transport()) as transport:
             yield transport
 
@@ -99,13 +100,14 @@ class TestParamikoSessions(Paramiko, SessionConformance):
 
 
 @pytest.mark.parametrize("program", ["openssh", "paramiko"])
-@pytest.mark.parametrize("pinned", ["own", "ed25519", "ecdsa"])
+@pytest.mark.parametrize("pinned", ["own", "ed25519", "ecdsa", "invalid"])
 def test_a_host_is_refused_unless_it_has_its_pinned_key(
     program: str, pinned: str, hosts: list[Sshd], tmp_path: Path
 ) -> None:
-    """A pin of any type decides, although the host is in the user's known hosts."""
+    """A pin of any type decides, although the host is in the user's known hosts; also one that is no key."""
     host = hosts[0]
-    key = host.host_key if pinned == "own" else make_key(tmp_path / "other", pinned)
+    key = {"own": host.host_key, "invalid": f"ssh-rsa {host.host_key.split()[1]}"}.get(pinned)
+    key = key or make_key(tmp_path / "other", pinned)
     with ExitStack() as stack:
         if program == "openssh":
             provider = stack.enter_context(closing(SshProvider()))
@@ -113,7 +115,7 @@ def test_a_host_is_refused_unless_it_has_its_pinned_key(
             transport = provider.transport(provider.plan(cluster)[0])
         else:
             login = SshLogin(host.address, port=host.port, host_key=key)
-            link = ParamikoConnection(login, "lab/gpu-0", {}, never_confirm)
+            link = SshHost(ParamikoConnection, login, "lab/gpu-0", never_confirm)
             transport = stack.enter_context(closing(link)).transport()
         stack.enter_context(closing(transport))
         if pinned == "own":
@@ -122,3 +124,4 @@ def test_a_host_is_refused_unless_it_has_its_pinned_key(
         with pytest.raises(NodeUnreachable) as refusal:
             transport.run(["echo", "yes"])
         assert refusal.value.code == "ssh-key-changed"
+        assert "Set host_key" in refusal.value.detail

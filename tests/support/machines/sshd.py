@@ -82,12 +82,13 @@ class SshUser:
     @property
     def environment(self) -> dict[str, str]:
         """What makes a program this user's."""
-        return {"PATH": f"{self.place / 'bin'}:{os.environ['PATH']}", "XDG_RUNTIME_DIR": ""}
+        return {"PATH": f"{self.place / 'bin'}:{os.environ['PATH']}"}
 
     def become(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make this process the user's."""
         for name, value in self.environment.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setenv("XDG_DATA_HOME", str(self.place / "data"))
         monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 

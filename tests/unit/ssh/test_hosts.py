@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -25,12 +26,15 @@ from trainctl.plugin_api.provider import (
     ResourceStatus,
     Transport,
 )
-from trainctl_ssh import SshProvider
+from trainctl_local import LocalTransport
+from trainctl_ssh import SshProvider, hosts
 from trainctl_ssh.hosts import find_host_paths, find_presence, schema
 
-
-def path_lines(version: str) -> bytes:
-    return f"home\t/home/u\npython\t{version}\t/usr/bin/python3\tpython3\n".encode()
+PATH_LINES = b"home\t/home/u\npython\t/usr/bin/python3\n"
+FAKE_PYTHON = """\
+#!/bin/sh
+exec {python} -I -c "import sys; sys.version_info = ({version}); exec(sys.argv.pop(1))" "$3" "$4"
+"""
 
 
 class Scripted:
@@ -59,20 +63,33 @@ class Scripted:
 _: type[Transport] = Scripted
 
 
-def find_paths(version: str, directory: str = "") -> dict[str, str]:
-    return find_host_paths(Scripted(path_lines(version)), Node("lab", "gpu-1"), directory)
+@pytest.fixture
+def python3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Paths found by a real shell on a host where ``python3`` has this version."""
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(hosts, "_CANDIDATES", ("python2", "python3"))
+
+    def find(version: str) -> dict[str, Any]:
+        python = tmp_path / "python3"
+        python.write_text(FAKE_PYTHON.format(python=sys.executable, version=version))
+        python.chmod(0o755)
+        return find_host_paths(LocalTransport(), Node("lab", "gpu-1"))
+
+    return find
 
 
-@pytest.mark.parametrize("version", ["3.8.0", "3.11.7"])
-def test_a_supported_python_is_used(version: str) -> None:
-    assert find_paths(version)["python"] == "/usr/bin/python3"
+@pytest.mark.parametrize("version", ["3, 8, 0", "3, 11, 7"])
+def test_a_supported_python_is_used(python3: Callable[[str], dict[str, Any]], version: str) -> None:
+    assert python3(version)["python"] == sys.executable
 
 
-@pytest.mark.parametrize("version", ["2.7.18", "3.7.17"])
-def test_an_older_python_is_an_error_that_names_it(version: str) -> None:
+def test_an_older_python_is_an_error_that_names_it(
+    python3: Callable[[str], dict[str, Any]],
+) -> None:
     with pytest.raises(NodeError, match=r"lab/gpu-1 has no Python 3\.8 or newer") as raised:
-        find_paths(version)
-    assert f"python3 is {version}" in raised.value.detail
+        python3("3, 7, 17")
+    assert "python3 is 3.7.17" in raised.value.detail
 
 
 @pytest.mark.parametrize(
@@ -84,7 +101,7 @@ def test_an_older_python_is_an_error_that_names_it(version: str) -> None:
     ],
 )
 def test_a_declared_directory_has_root_and_data(directory: str, root: str, data: str) -> None:
-    paths = find_paths("3.11.7", directory)
+    paths = find_host_paths(Scripted(PATH_LINES), Node("lab", "gpu-1"), directory)
     assert (paths["root"], paths["data"]) == (root, data)
 
 
@@ -108,7 +125,7 @@ def test_a_node_that_is_deleted_while_it_is_created_is_an_error(
     is_made: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = SshProvider()
-    transport = Scripted(path_lines("3.11.7"), b'{"made": %s}' % str(is_made).lower().encode())
+    transport = Scripted(PATH_LINES, b'{"made": %s}' % str(is_made).lower().encode())
     monkeypatch.setattr(provider, "transport", lambda node: transport)
     cluster = ClusterSettings("lab", {"provider": "ssh", "hosts": [{"name": "gpu-1"}]})
 
@@ -121,7 +138,7 @@ def test_a_node_that_is_deleted_while_it_is_created_is_an_error(
 
 def test_a_node_is_found_while_other_hosts_are_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it is on no reachable host, any of the others could have it: that is an error."""
-    provider, responses = SshProvider(), {"gpu-1": [path_lines("3.11.7"), b"present\n"]}
+    provider, responses = SshProvider(), {"gpu-1": [PATH_LINES, b"present\n"]}
 
     def transport(node: Node) -> Transport:
         if node.name not in responses:
@@ -134,7 +151,7 @@ def test_a_node_is_found_while_other_hosts_are_unreachable(monkeypatch: pytest.M
     node = provider.find(cluster, "key")
     assert node is not None
     assert (node.id, node.key) == ("lab/gpu-1", "key")
-    responses["gpu-1"] += [path_lines("3.11.7"), b"missing\n"]
+    responses["gpu-1"] += [PATH_LINES, b"missing\n"]
     with pytest.raises(NodeUnreachable, match="lab/gpu-0 timed out"):
         provider.find(cluster, "key")
 
