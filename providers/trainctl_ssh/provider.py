@@ -87,16 +87,8 @@ class SshProvider:
         planned = next(node for node in self.plan(cluster) if node.name == name)
         node = replace(self.locate(cluster, planned), key=key)
         text = {"key": key, "cluster": node.cluster, "name": node.name}
-        response = self._do(node, "make", text=text)
-        if "error" in response:
-            raise NodeError(
-                f"cannot create node {node.id}: {response['error']}: {response['path']}",
-                "Make the directory writable, or set dir of the host to another directory.",
-            )
-        if not response["made"]:
-            raise NodeError(
-                f"node {node.id} is deleted by another process as soon as it is created"
-            )
+        if not self._do(node, "make", text=text)["made"]:
+            raise NodeError(f"node {node.id} is deleted by another process as it is created")
         return node
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
@@ -120,9 +112,7 @@ class SshProvider:
 
         def inspect(planned: Node) -> Node | None:
             node = self.locate(cluster, planned)
-            used = {
-                (mark["cluster"], mark["name"]) for mark in self._do(node, "marks").get("marks", ())
-            }
+            used = {(mark["cluster"], mark["name"]) for mark in self._do(node, "marks")["marks"]}
             return node if (node.cluster, node.name) in used else None
 
         return [node for node in each(inspect, self.plan(cluster), _PARALLELISM) if node]
@@ -131,18 +121,13 @@ class SshProvider:
         try:
             return self._presence(node)
         except NodeError as error:
-            refused = (
-                not isinstance(error, NodeUnreachable) or error.code == "ssh-permission-denied"
-            )
-            return ResourceStatus.FORBIDDEN if refused else ResourceStatus.UNREACHABLE
+            if isinstance(error, NodeUnreachable) and error.code != "ssh-permission-denied":
+                return ResourceStatus.UNREACHABLE
+            return ResourceStatus.FORBIDDEN
 
     def delete(self, node: Node) -> None:
         """The last key removes the root, if no other lineage uses it."""
-        response = self._do(node, "remove")
-        if "error" in response:
-            raise NodeError(
-                f"cannot remove node {node.id}: {response['error']}: {response['path']}"
-            )
+        self._do(node, "remove")
 
     def transport(self, node: Node) -> Transport:
         login = node_login(node)
@@ -184,6 +169,11 @@ class SshProvider:
             raise NodeError(
                 f"{node.id}: {node.python} no longer runs", printable_tail(output.stderr)
             ) from None
+        if "error" in response:
+            raise NodeError(
+                f"cannot access {response['path']} on {node.id}: {response['error']}",
+                "Make it writable, or set dir of the host to another directory.",
+            )
         return response
 
 

@@ -164,7 +164,7 @@ MUTATIONS = [
         ("hosts.py", ">= (3, 8)", ">= (3, 7)"),
         ("hosts.py", 'if path.startswith("~/")', "if True"),
         ("hosts.py", "cannot inspect its files", "is well"),
-        ("provider.py", 'if not response["made"]:', "if False:"),
+        ("provider.py", 'if not self._do(node, "make", text=text)["made"]:', "if False:"),
         ("provider.py", "if not nodes and errors:", "if errors:"),
         ("shell.py", 'word.split("\\n")', "[word]"),
         ("shell.py", "- len(self._token) + 1", "- len(self._token) + 3"),

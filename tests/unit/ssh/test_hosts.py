@@ -136,6 +136,15 @@ def test_a_node_that_is_deleted_while_it_is_created_is_an_error(
             provider.create(cluster, "gpu-1", "key")
 
 
+def test_a_directory_that_is_not_writable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = SshProvider()
+    transport = Scripted(PATH_LINES, b'{"error": "Permission denied", "path": "/x"}')
+    monkeypatch.setattr(provider, "transport", lambda node: transport)
+
+    with pytest.raises(NodeError, match="cannot access /x on lab/gpu-1: Permission denied"):
+        provider.create(ClusterSettings("lab", {"hosts": ["gpu-1"]}), "gpu-1", "key")
+
+
 def test_a_node_is_found_while_other_hosts_are_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it is on no reachable host, any of the others could have it: that is an error."""
     provider, responses = SshProvider(), {"gpu-1": [PATH_LINES, b"present\n"]}
