@@ -34,6 +34,7 @@ COMMAND: Mapping[str, str] = {
     "XDG_CONFIG_HOME": "Parent of the directory of the trust file [`~/.config`]",
     "XDG_DATA_HOME": "Parent of the directory of the mirror and checkpoints [`~/.local/share`]",
     "XDG_CACHE_HOME": "Parent of the directory of caches [`~/.cache`]",
+    "XDG_RUNTIME_DIR": "On a node: directory of the user's service manager [`/run/user/UID`]",
     "HTTPS_PROXY": "Proxy for HTTPS; `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` also apply",
 }
 CERTIFICATES: Mapping[str, str] = {
