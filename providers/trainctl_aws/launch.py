@@ -151,7 +151,7 @@ class InstanceLauncher:
             raise NodeUnreachable(f"the machine of {self._name} is not visible yet", "Apply again.")
         if found[0]["State"]["Name"] in LIVE:
             return found[0]
-        reason = str((found[0].get("StateReason") or {}).get("Code", ""))
+        reason = found[0].get("StateReason", {}).get("Code", "")
         if reason.endswith("InsufficientInstanceCapacity"):
             raise AwsError(f"{found[0]['InstanceId']} ended: {reason}", "", reason[7:])
         return None

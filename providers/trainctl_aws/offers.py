@@ -17,6 +17,7 @@ from trainctl_aws.catalog import PRICE_DATE, PRICE_REGION, TYPES, ServiceQuota, 
 from trainctl_aws.settings import AwsSettings
 
 _SECONDS = 6.0
+_RETRY_SECONDS = 3.0
 Price = tuple[float | None, str, str]
 """Price per hour, its source and date."""
 
@@ -35,8 +36,9 @@ class MarketFacts:
     """Credentials in use, or why AWS could not be asked."""
 
 
-def survey_market(account: AwsAccount, settings: AwsSettings) -> MarketFacts:
+def survey_market(settings: AwsSettings) -> MarketFacts:
     """Ask AWS for zones, prices and quotas at the same time; leave out what takes too long."""
+    account = AwsAccount(settings.region, retry_seconds=_RETRY_SECONDS)
     pool = ThreadPoolExecutor(3, thread_name_prefix="aws-offers")
     queries = (_zones, _spot_prices if settings.spot else _listed_prices, _machines_left)
     zones, prices, left = asked = [pool.submit(query, account, settings) for query in queries]
@@ -164,8 +166,9 @@ def _listed_prices(account: AwsAccount, settings: AwsSettings) -> dict[tuple[str
 def _spot_prices(account: AwsAccount, settings: AwsSettings) -> dict[tuple[str, str], Price]:
     found = account.describe(
         "spot_price_history",
-        {"product-description": ["Linux/UNIX"]},
+        {},
         InstanceTypes=list(settings.instance_types),
+        ProductDescriptions=["Linux/UNIX"],
         StartTime=datetime.now(UTC),  # the prices in force
     )
     return {

@@ -39,7 +39,6 @@ from trainctl_aws.settings import AwsSettings, find_problems, read_settings
 from trainctl_ssh.keys import HOST_KEY, NEXT_HOST_KEY
 from trainctl_ssh.machines import SshMachines, planned_nodes
 
-_SURVEY_SECONDS = 3.0
 _END_SECONDS = 900.0  # large machines shut down for minutes
 _FIXED = (
     "region", "instance_types", "accelerator", "count", "ami", "user", "availability_model", "capacity_reservation",
@@ -92,12 +91,8 @@ class AwsProvider(SshMachines):
         settings = read_settings(cluster)
         if not online:
             return make_offers(settings, MarketFacts())
-
-        def survey() -> list[Offer]:
-            account = AwsAccount(settings.region, retry_seconds=_SURVEY_SECONDS)
-            return make_offers(settings, survey_market(account, settings))
-
-        return self._offers.get(json.dumps(cluster.settings, sort_keys=True), survey)
+        key = json.dumps(cluster.settings, sort_keys=True)
+        return self._offers.get(key, lambda: make_offers(settings, survey_market(settings)))
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Returns when the machine has booted."""

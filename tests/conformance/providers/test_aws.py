@@ -264,6 +264,7 @@ def test_spot_machines_share_groups_that_go_with_the_last(
     own = with_settings(
         cluster, availability_model="spot", placement_group=True, max_price_per_hour=0.5
     )
+    assert provider.offers(own)[0].price_source == "spot history"
     nodes = [provider.create(own, f"lab-{number}", f"key/{number}") for number in range(2)]
     [launch, _] = ec2.calls("RunInstances")
     assert launch.params["InstanceMarketOptions.MarketType"] == "spot"

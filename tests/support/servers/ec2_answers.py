@@ -17,8 +17,8 @@ _PRICES = {
     "t3.micro": 0.0104, "g5.xlarge": 1.006, "g6.xlarge": 0.8048, "p4d.24xlarge": 21.96,
 }  # fmt: skip
 """Dollars an hour of an on-demand instance."""
-_QUOTAS = {"L-417A185B": 192, "L-7212CCBC": 192, "L-DB2E81BA": 64, "L-3819A6DF": 64, "L-1216C47A": 640}  # fmt: skip
-"""vCPUs: on-demand P, spot P, on-demand G and VT, spot G and VT, on-demand standard."""
+_QUOTAS = {"L-417A185B": 192, "L-7212CCBC": 192, "L-DB2E81BA": 64, "L-3819A6DF": 64, "L-1216C47A": 640, "L-34B43A08": 640}  # fmt: skip
+"""vCPUs: on-demand P, spot P, on-demand G and VT, spot G and VT, on-demand and spot standard."""
 
 
 @dataclass
