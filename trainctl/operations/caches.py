@@ -58,7 +58,7 @@ def evict(
     listings = [_listing(state, name) for name in names] or None
 
     def call(node: Node, cluster: RecordedResource) -> CacheListingsResponse:
-        agent = workspace.agents.ephemeral_agent(cluster.provider, node)
+        agent = workspace.agents.of(cluster.provider, node, ephemeral=True)
         target = cache_target(node, cluster.cluster_spec)
         request = CacheEvictRequest(**target, listings=listings, dry_run=dry_run)
         return agent.call(CACHE_EVICT, request)
@@ -76,7 +76,7 @@ def verify(
             if progress is not None:
                 progress(node.id, int(event["done"]), int(event["total"]))
 
-        agent = workspace.agents.ephemeral_agent(cluster.provider, node)
+        agent = workspace.agents.of(cluster.provider, node, ephemeral=True)
         return agent.call(CACHE_VERIFY, cache_target(node, cluster.cluster_spec), on_event=on_event)
 
     return _call_nodes(workspace.ledger.state(), selection, call)
@@ -187,7 +187,7 @@ def select_cache(
 def summarize(workspace: Workspace, chosen: SelectedCache) -> CacheUsage:
     """Read the contents from the node."""
     location, directory = chosen.location, chosen.directory
-    agent = workspace.agents.ephemeral_agent(location.provider, location.node)
+    agent = workspace.agents.of(location.provider, location.node, ephemeral=True)
     request = TrainingCacheRequest(root=location.node.root, directory=directory)
     *rows, total = _lines(iterate_callbacks(lambda take: agent.read(READ_CACHE, request, take)))
     size = chosen.cache.cache_spec.size if directory == location.directories[0] else None

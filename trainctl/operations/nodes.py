@@ -181,7 +181,7 @@ def _inspect(
                 provider.locate(provider_cluster(node.cluster, cluster), node)  # raises the reason
                 return report
         request = InspectNodeRequest(**cache_target(node, cluster), gpus=node.gpus)
-        agent = workspace.agents.ephemeral_agent(provider_name, node)
+        agent = workspace.agents.of(provider_name, node, ephemeral=True)
         return replace(report, found=agent.call(INSPECT, request, timeout=QUERY_SECONDS))
     except NodeError as error:
         if report.status not in (ResourceStatus.UNREACHABLE, ResourceStatus.FORBIDDEN):

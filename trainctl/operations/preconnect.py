@@ -53,7 +53,7 @@ def connect(workspace: Workspace, state: State, options: SurveyOptions) -> None:
             for node in nodes_of(cluster)
         )
         for provider, node in islice(nodes, options.parallelism):
-            workspace.agents.ephemeral_agent(provider, node).open()
+            workspace.agents.of(provider, node, ephemeral=True).open()
         for url in sorted(filter(is_on_host, urls)):
             place = locate_host(url, None, workspace.provider, state.resources.get)
-            workspace.agents.ephemeral_agent(place.provider, place.node).open()
+            workspace.agents.of(place.provider, place.node, ephemeral=True).open()

@@ -97,10 +97,6 @@ class Node:
         return cls(**known)
 
 
-def _ignore(text: str) -> None:
-    """Show nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """Name of a cluster and the provider's settings, with defaults filled in.
@@ -114,7 +110,7 @@ class ClusterSettings:
     settings: JsonObject
     lineage: str = ""
     planned: Mapping[str, MachinePlan] = field(default_factory=dict, compare=False, repr=False)
-    notify: Callable[[str], None] = field(default=_ignore, compare=False, repr=False)
+    notify: Callable[[str], None] = field(default=lambda _: None, compare=False, repr=False)
     cancelled: Event = field(default_factory=Event, compare=False, repr=False)
 
 

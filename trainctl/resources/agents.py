@@ -86,15 +86,8 @@ class Agents:
             sessions.wait(deadline)
             transport.close()
 
-    def of(self, provider: str, node: Node) -> NodeAgent:
-        """Return the agent of a node."""
-        return self._agent(provider, node, ephemeral=False)
-
-    def ephemeral_agent(self, provider: str, node: Node) -> NodeAgent:
-        """Return an agent that installs nothing, for nodes that may not exist."""
-        return self._agent(provider, node, ephemeral=True)
-
-    def _agent(self, provider: str, node: Node, *, ephemeral: bool) -> NodeAgent:
+    def of(self, provider: str, node: Node, *, ephemeral: bool = False) -> NodeAgent:
+        """Return the agent of a node; an ephemeral one installs nothing, for nodes that may not exist."""
         with self._lock:
             # All fields: a name may come to mean another machine.
             key = (json.dumps(node.to_json(), sort_keys=True), ephemeral)

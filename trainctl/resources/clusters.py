@@ -312,31 +312,28 @@ class ClusterHandler:
         provider = self._agents.providers(provider_name)
         status = provider.read(node)
         disposable = provider.capabilities.creates_machines
-        if status is ResourceStatus.MISSING:
-            provider.delete(node)  # an interrupted attempt may have left something
-            return True
-        if status is ResourceStatus.UNREACHABLE and disposable:
-            provider.delete(node)
-            return False
-        if status is not ResourceStatus.PRESENT:
+        cleaned = status is ResourceStatus.MISSING
+        if status is ResourceStatus.PRESENT:
+            team = CacheOwnerRequest(
+                root=node.root, directory=team_cache(node), lineage=self._lineage
+            )
+            weights = LineageRequest(**cache_target(node, cluster), lineage=self._lineage)
+            try:
+                agent = self._agents.of(provider_name, node)
+                agent.call(REMOVE_CACHE, team)
+                agent.call(FORGET, weights)
+                cleaned = True
+            except NodeUnreachable:
+                if not disposable:
+                    raise
+        elif not cleaned and not (disposable and status is ResourceStatus.UNREACHABLE):
             raise NodeError(
                 f"node {node.id} is {status}",
                 f"Nothing was removed from the node. Try again when it is reachable, or remove it from the state: trainctl nodes forget {node.id}.",
             )
-        try:
-            agent = self._agents.of(provider_name, node)
-            team = CacheOwnerRequest(
-                root=node.root, directory=team_cache(node), lineage=self._lineage
-            )
-            agent.call(REMOVE_CACHE, team)
-            agent.call(FORGET, LineageRequest(**cache_target(node, cluster), lineage=self._lineage))
-        except NodeUnreachable:
-            if not disposable:
-                raise
-            provider.delete(node)
-            return False
-        provider.delete(node)  # keeps directories that other states use
-        return True
+        # Keeps directories that other states use. An interrupted attempt may have left something of a missing node.
+        provider.delete(node)
+        return cleaned
 
 
 def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:

@@ -318,9 +318,8 @@ class HostMirror:
     def agent(self, installs: bool) -> NodeAgent:
         """Return the host's agent, which may install the node program."""
         place = self.place
-        if installs and place.node.key:
-            return self._agents.of(place.provider, place.node)
-        return self._agents.ephemeral_agent(place.provider, place.node)
+        ephemeral = not (installs and place.node.key)
+        return self._agents.of(place.provider, place.node, ephemeral=ephemeral)
 
 
 _AT_ONCE = 8

@@ -246,7 +246,7 @@ def nodes_taken_back(agents: Agents, cluster: RecordedResource) -> Mapping[str, 
     """Return the ids of nodes whose platform takes them back, with the Unix time when it does."""
 
     def query(node: Node) -> float | None:
-        agent = agents.ephemeral_agent(cluster.provider, node)
+        agent = agents.of(cluster.provider, node, ephemeral=True)
         try:
             request = InspectNodeRequest(root=node.root, gpus=0)
             report = agent.call(INSPECT, request, timeout=QUERY_SECONDS)["idle_shutdown"]

@@ -31,7 +31,7 @@ class World:
         self.noted: list[RunRecord] = []
         self.told_before: list[bool] = []
         self.agents = SimpleNamespace(
-            ephemeral_agent=lambda provider, node: self._agent(node),
+            of=lambda provider, node, ephemeral: self._agent(node),
             scheduler=lambda provider: None,
         )
         self.ledger = SimpleNamespace(

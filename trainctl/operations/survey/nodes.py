@@ -212,7 +212,7 @@ def _query_node(
             return None
     except NodeError as error:
         return error
-    agent = workspace.agents.ephemeral_agent(name, node)
+    agent = workspace.agents.of(name, node, ephemeral=True)
     jobs = query.jobs.values()
     programs = sorted({job.program for job in jobs if job.program}, key=repr)
     images = list(dict.fromkeys(job.image for job in jobs if job.image))

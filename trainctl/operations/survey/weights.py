@@ -118,7 +118,7 @@ def survey_caches(
             caches=[{"directory": directory, "owner": owner} for directory in location.directories],
         )
         try:
-            agent = workspace.agents.ephemeral_agent(location.provider, location.node)
+            agent = workspace.agents.of(location.provider, location.node, ephemeral=True)
             rows = agent.call(CACHE_STATE, request, timeout=QUERY_SECONDS)["caches"]
         except NodeError:
             return ()  # reported with the cluster

@@ -69,7 +69,7 @@ class BatchCluster:
         if scheduler is None or not nodes:
             return None
         settings = provider_cluster(cluster.address.name, cluster.cluster_spec)
-        agent = agents.ephemeral_agent(cluster.provider, nodes[0])
+        agent = agents.of(cluster.provider, nodes[0], ephemeral=True)
         return cls(scheduler, settings, nodes[0], agent)
 
     def job(self, key: str) -> BatchJob | None:

@@ -73,7 +73,7 @@ def find_attempted_runs(
     def query(provider: str, keys: list[str], node: Node) -> RunReports | NodeError:
         request = StatusRequest(root=node.root, keys=keys)
         try:
-            agent = agents.ephemeral_agent(provider, node)
+            agent = agents.of(provider, node, ephemeral=True)
             return agent.call(STATUS, request, timeout=QUERY_SECONDS)["runs"]
         except NodeError as error:
             return error

@@ -335,7 +335,7 @@ class RunControl:
         cluster, node = self._cluster_and_node(node_id)
         if cluster is None or node is None:
             raise UnknownOnNode(f"node {node_id} is no longer in the state")
-        return self._agents.ephemeral_agent(cluster.provider, node), node
+        return self._agents.of(cluster.provider, node, ephemeral=True), node
 
 
 def _first_error(replies: Iterable[object]) -> NodeError | None:
