@@ -120,7 +120,16 @@ class SealedLog:
         return position, value
 
     def _check_end(self, seen: tuple[str, int] | None, end: int) -> None:
-        require_newer(self.url, seen, self._state, end)
+        """Raise StateError if the log ends before the remembered end, or is another one; remember its end."""
+        if seen is not None and (self._state != seen[0] or end < seen[1]):
+            how = f"older than this machine has seen it: {end} appends of {seen[1]}"
+            if end and self._state != seen[0]:
+                how = "another one than this machine has seen there"
+            raise StateError(
+                f"the state at {self.url} is {how}",
+                "It was deleted, or an old copy was put there. Restore the newest copy. If it is as it should be, accept it: trainctl state rekey --accept-older",
+                code="state-rolled-back",
+            )
         self.memory.record(self.url, self._state, end)
 
     def _corrupt(self, how: str) -> StateError:
@@ -171,18 +180,3 @@ class PositionMemory:
     def forget(self) -> None:
         """Accept any log from now on."""
         self._path.unlink(missing_ok=True)
-
-
-def require_newer(url: str, seen: tuple[str, int] | None, state: str, end: int) -> None:
-    """Raise StateError if a log ends before the remembered end, or is another one."""
-    if seen is None or (state == seen[0] and end >= seen[1]):
-        return
-    if end and state != seen[0]:
-        how = "another one than this machine has seen there"
-    else:
-        how = f"older than this machine has seen it: {end} appends of {seen[1]}"
-    raise StateError(
-        f"the state at {url} is {how}",
-        "It was deleted, or an old copy was put there. Restore the newest copy. If it is as it should be, accept it: trainctl state rekey --accept-older",
-        code="state-rolled-back",
-    )

@@ -23,7 +23,6 @@ from trainctl.plan.quarantine import (
     CREATED,
     OUTPUT,
     QuarantineEntry,
-    entries,
     lost_nodes,
     quarantined,
     quarantined_nodes,
@@ -342,9 +341,8 @@ def quarantine_lost_nodes(ledger: Ledger) -> Mapping[str, str]:
 
 
 def _record(ledger: Ledger, cluster: RecordedResource, node: Node, entry: QuarantineEntry) -> None:
-    known = {name.partition("/")[2]: value for name, value in entries(cluster).items()}
-    recorded = {name: value.to_json() for name, value in {**known, node.name: entry}.items()}
-    ledger.observe(cluster.address, {OUTPUT: recorded})
+    before = cluster.outputs.get(OUTPUT) or {}
+    ledger.observe(cluster.address, {OUTPUT: {**before, node.name: entry.to_json()}})
     event = f"quarantined: {entry.reason}"
     if entry.released is not None:
         event = "released from quarantine"

@@ -243,13 +243,10 @@ class ClusterHandler:
         def is_reachable(node: Node) -> bool:
             """Whether a node was found, or a machine doesn't exist yet and its provider responds."""
             try:
-                if provider.capabilities.creates_machines:
-                    machine = provider.find(cluster, node.key) if node.key else None
-                    return machine is None or provider.read(machine) in _OBSERVED
-                provider.locate(cluster, node)
+                existing = _find(provider, cluster, node)
             except NodeError:
                 return False
-            return True
+            return existing is None or provider.read(existing) in _OBSERVED
 
         found = zip(unreachable, each(is_reachable, unreachable, AT_ONCE), strict=True)
         recovered_nodes = tuple(node.name for node, reachable in found if reachable)
@@ -277,21 +274,13 @@ class ClusterHandler:
     def _remove_others(self, step: ApplyStep, recorded: RecordedResource, keys: Set[str]) -> None:
         """Delete recorded nodes without these keys; try all before raising."""
         provider = self._agents.providers(recorded.provider)
-        cluster = provider_cluster(recorded.address.name, recorded.cluster_spec)
+        spec = recorded.cluster_spec
+        cluster = provider_cluster(recorded.address.name, spec)
 
         def remove(node: Node) -> NodeError | None:
             try:
-                existing: Node | None = node
-                if not node.root:  # unrecorded paths: its machine may never have been created
-                    creates = provider.capabilities.creates_machines
-                    existing = (
-                        provider.find(cluster, node.key)
-                        if creates
-                        else provider.locate(cluster, node)
-                    )
-                if existing is None:
-                    return None
-                if not self._remove(recorded.provider, existing, recorded.cluster_spec):
+                existing = node if node.root else _find(provider, cluster, node)
+                if existing and not self._remove(recorded.provider, existing, spec):
                     step.progress(f"deleted {node.id}, which is unreachable, without cleanup", 0, 0)
             except NodeError as error:
                 return error
@@ -334,6 +323,13 @@ class ClusterHandler:
         # Keeps directories that other states use. An interrupted attempt may have left something of a missing node.
         provider.delete(node)
         return cleaned
+
+
+def _find(provider: Provider, cluster: ClusterSettings, node: Node) -> Node | None:
+    """Return a node without recorded paths; None if its machine was never created."""
+    if provider.capabilities.creates_machines:
+        return provider.find(cluster, node.key) if node.key else None
+    return provider.locate(cluster, node)
 
 
 def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:
