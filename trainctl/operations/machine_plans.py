@@ -14,6 +14,7 @@ from trainctl.model.diagnostics import Diagnostic, Severity, of_error, warning
 from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.changes import plain, plan_digest
+from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Change, Observation, Plan, PlanInputs
 from trainctl.plugin_api.machines import MachinePlan, PlansMachines
 from trainctl.plugin_api.provider import ResourceStatus
@@ -24,10 +25,10 @@ from trainctl.resources.clusters import provider_cluster
 def plan_with_machines(
     workspace: Workspace, inputs: PlanInputs, make: Callable[[PlanInputs], Plan], *, offline: bool
 ) -> Plan:
-    """Make a plan, then again with what the providers of its clusters say about their machines."""
-    plan, problems = make(inputs), list[Diagnostic]()
+    """Make a plan with what the providers of its clusters say about their machines."""
+    problems = list[Diagnostic]()
     found: dict[Address, tuple[str, Sequence[MachinePlan]]] = {}
-    for change in plan.changes:
+    for change in make_plan(inputs).changes:
         if not (change.acts or change.address in inputs.observed):
             continue
         address, is_cluster = str(change.address), change.address.kind is Kind.CLUSTER
@@ -54,8 +55,6 @@ def plan_with_machines(
             summary = f"{', '.join(outdated)} of {address} stay as they are: their module would replace resources"
             advice = f"To get new machines, plan with --replace {address}."
             problems.append(warning(summary, advice, address=address, code="machines-outdated"))
-    if not found and not problems:
-        return plan
     known = {item.node.id: item.node for _, plans in found.values() for item in plans}
     prices = {id_: node.price_per_hour for id_, node in known.items() if node.price_per_hour}
     nodes = {

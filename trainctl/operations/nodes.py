@@ -35,6 +35,7 @@ from trainctl.resources.clusters import (
     cache_target,
     cost_since,
     is_orphaned,
+    node_outputs,
     provider_cluster,
 )
 from trainctl.resources.runs.batch_runs import BatchCluster
@@ -108,11 +109,10 @@ def forget(workspace: Workspace, name: str) -> Node:
         IntentRequest(cluster.address, "update", cluster.provider, cluster.key, {}, reason=reason)
     )
     recorded = workspace.ledger.recorded(cluster.address) or cluster
-    outputs = {key: value for key, value in recorded.outputs.items() if key != "unreachable"}
-    outputs["nodes"] = [item.to_json() for item in nodes_of(recorded) if item.id != node.id]
-    unreachable = [item.to_json() for item in unprovisioned_nodes(recorded) if item.id != node.id]
-    if unreachable:
-        outputs["unreachable"] = unreachable
+    others = {key: value for key, value in recorded.outputs.items() if key != "unreachable"}
+    nodes = [item for item in nodes_of(recorded) if item.id != node.id]
+    unreachable = [item for item in unprovisioned_nodes(recorded) if item.id != node.id]
+    outputs = others | node_outputs(nodes, unreachable)
     forgotten = [*recorded.cluster_spec.forgotten, node.name]
     attributes = {**recorded.attributes, "forgotten": forgotten}
     workspace.ledger.finish(intent, replace(recorded, attributes=attributes, outputs=outputs))

@@ -53,6 +53,7 @@ from trainctl.plan.values import (
     PlanOptions,
     RerunRequest,
 )
+from trainctl.plugin_api.machines import PlansMachines
 from trainctl.plugin_api.provider import ResourceStatus
 from trainctl.resources.handlers import handlers
 from trainctl.resources.jobs import observe_jobs
@@ -151,15 +152,12 @@ def _make_complete(workspace: Workspace, inputs: PlanInputs, survey: SurveyOptio
     online = survey.refresh and not survey.offline
     resolved = partial(_make_plan, workspace, offline=survey.offline)
     make = partial(plan_with_reuse, workspace, make=resolved, queries=online)
-    creates = any(found.creates_machines for found in inputs.capabilities.values())
-    if creates or inputs.options.destroy:
+    if any(isinstance(workspace.provider(name), PlansMachines) for name in inputs.capabilities):
         from trainctl.operations.machine_plans import plan_with_machines
 
-        plan = plan_with_machines(workspace, inputs, make, offline=survey.offline)
-    else:
-        plan = make(inputs)
+        make = partial(plan_with_machines, workspace, make=make, offline=survey.offline)
     by = entry_author(workspace.settings.environ)
-    plan = with_policies(workspace, plan)
+    plan = with_policies(workspace, make(inputs))
     return replace(plan, author=by.actor, commit=by.commit, created_at=time.time())
 
 
