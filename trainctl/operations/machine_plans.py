@@ -17,9 +17,8 @@ from trainctl.plan.changes import plain, plan_digest
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Change, Observation, Plan, PlanInputs
 from trainctl.plugin_api.machines import MachinePlan, PlansMachines
-from trainctl.plugin_api.provider import ResourceStatus
+from trainctl.plugin_api.provider import ClusterSettings, ResourceStatus
 from trainctl.resources.agents import nodes_of, unprovisioned_nodes
-from trainctl.resources.clusters import provider_cluster
 
 
 def plan_with_machines(
@@ -90,7 +89,7 @@ def _plan(
     if change.action is Action.REPLACE:
         kept.clear()
     spec = ClusterSpec.from_attributes(change.after or change.before or {})
-    cluster = provider_cluster(change.address.name, spec)
+    cluster = ClusterSettings(change.address.name, spec.settings)
     desired = [node.name for node in provider.plan(cluster)] if change.after is not None else ()
     keys = {name: kept.get(name) or f"{key}/{name}" for name in desired}
     ending = [node for node in existing if node.key not in keys.values()]

@@ -22,7 +22,7 @@ from trainctl.model.specs.location import StoreLocation
 from trainctl.model.specs.resource import WeightsSpec
 from trainctl.operations.directories import data_home, directory_of
 from trainctl.plugin_api import discovery
-from trainctl.plugin_api.provider import Provider
+from trainctl.plugin_api.provider import ClusterSettings, Provider
 from trainctl.resources.agents import nodes_of, recorded_or_planned
 from trainctl.secrets.bucket_credentials import explain_denial
 from trainctl.secrets.resolver import SecretResolver
@@ -65,7 +65,6 @@ def locate_host(
 
     Queries the host if it is not a node yet; with ``asks=False`` raises NodeError instead.
     """
-    from trainctl.resources.clusters import provider_cluster
     from trainctl.weights.mirrors import HostMirrorLocation
 
     name, slash, path = url.removeprefix("node://").partition("/")
@@ -83,7 +82,7 @@ def locate_host(
             )
         return HostMirrorLocation(known.provider, nodes[0], directory)
     provider = providers(cluster.provider)
-    declared = provider_cluster(name, cluster.cluster_spec)
+    declared = ClusterSettings(name, cluster.cluster_spec.settings)
     planned = next(iter(provider.plan(declared)), None)
     if planned is None:
         raise NodeError(f"no node of cluster {name} can host the mirror")

@@ -36,7 +36,6 @@ from trainctl.resources.clusters import (
     cost_since,
     is_orphaned,
     node_outputs,
-    provider_cluster,
 )
 from trainctl.resources.runs.batch_runs import BatchCluster
 from trainctl.resources.runs.run_control import QUERY_SECONDS, runs_of
@@ -145,7 +144,7 @@ def _list_nodes(workspace: Workspace, state: State) -> Iterator[tuple[str, Node,
             yield cluster.provider, node, cluster.cluster_spec
     for resource in declared_clusters(workspace):
         names = {node.name for node in nodes_of(state.resources.get(resource.address))}
-        settings = provider_cluster(resource.address.name, resource.cluster_spec)
+        settings = ClusterSettings(resource.address.name, resource.cluster_spec.settings)
         for node in workspace.provider(resource.provider).plan(settings):
             if node.name not in names:
                 yield resource.provider, node, resource.cluster_spec
@@ -164,20 +163,21 @@ def _inspect(
     from trainctl.base.protocol.host import INSPECT, InspectNodeRequest
 
     limit = cache_target(node, cluster)["cache"]["size"]
+    settings = ClusterSettings(node.cluster, cluster.settings)
     report = NodeReport(node.cluster, node.name, node.address, "planned", limit=limit)
     try:
         provider = workspace.provider(provider_name)
         if not node.key and provider.capabilities.creates_machines:
             return report
         if not node.key:
-            node = provider.locate(provider_cluster(node.cluster, cluster), node)
+            node = provider.locate(settings, node)
         else:
             status = provider.read(node)
             report = replace(report, status=status.value, why=_STATUS_DETAILS.get(status, ""))
             if status is ResourceStatus.MISSING:
                 return report
             if status is not ResourceStatus.PRESENT:
-                provider.locate(provider_cluster(node.cluster, cluster), node)  # raises the reason
+                provider.locate(settings, node)  # raises the reason
                 return report
         request = InspectNodeRequest(**cache_target(node, cluster), gpus=node.gpus)
         agent = workspace.agents.of(provider_name, node, ephemeral=True)
@@ -283,7 +283,7 @@ def _provider_clusters(workspace: Workspace) -> Iterator[tuple[str, ClusterSetti
     """Yield providers and settings of recorded and declared clusters; providers with records also without a cluster."""
     recorded = of_kind(workspace.ledger.state().external, Kind.CLUSTER)
     for item in (*recorded, *declared_clusters(workspace)):
-        yield item.provider, provider_cluster(item.address.name, item.cluster_spec)
+        yield item.provider, ClusterSettings(item.address.name, item.cluster_spec.settings)
     for name in discovery.plugin_names(discovery.PROVIDERS):
         if hasattr(workspace.provider(name), "set_project"):
             yield name, ClusterSettings("", {})

@@ -20,7 +20,7 @@ from trainctl.operations.survey.nodes import providers_in_use
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Plan, PlanInputs, PlanOptions, WeightsFacts
-from trainctl.resources.clusters import provider_cluster
+from trainctl.plugin_api.provider import ClusterSettings
 from trainctl.weights.lock import LockFile
 from trainctl.weights.resolution import SourceRequest, resolve
 
@@ -33,13 +33,11 @@ def create_untrusted_plan(workspace: Workspace, options: PlanOptions, parallelis
     weights, problems = _survey_weights(workspace, parallelism)
     code = survey_code(workspace)
     providers = providers_in_use(workspace, state)
-    nodes = {
-        item.address: tuple(
-            providers[item.provider].plan(provider_cluster(item.address.name, item.cluster_spec))
-        )
-        for item in of_kind(desired.external, Kind.CLUSTER)
-        if item.provider in providers
-    }
+    nodes = {}
+    for item in of_kind(desired.external, Kind.CLUSTER):
+        if item.provider in providers:
+            settings = ClusterSettings(item.address.name, item.cluster_spec.settings)
+            nodes[item.address] = tuple(providers[item.provider].plan(settings))
     notice = warning(
         "planned without the state, secrets, nodes, mirror and private sources",
         "Everything is shown as new. Review the complete plan before it is applied.",

@@ -186,9 +186,9 @@ class ClusterHandler:
 
         name = step.cluster_spec.provider
         provider = self._agents.providers(name)
-        settings = provider_cluster(step.address.name, step.cluster_spec)
-        cluster = replace(
-            settings,
+        cluster = ClusterSettings(
+            step.address.name,
+            step.cluster_spec.settings,
             lineage=self._lineage,
             planned=step.machines,
             notify=step.notify,
@@ -221,7 +221,7 @@ class ClusterHandler:
             return {}
         spec = ClusterSpec.from_attributes(intent.attributes)
         provider = self._agents.providers(intent.provider)
-        cluster = provider_cluster(intent.address.name, spec)
+        cluster = ClusterSettings(intent.address.name, spec.settings)
         recorded = lookup(intent.address)
         recorded_keys = {node.key for node in nodes_of(recorded)}
         for planned in provider.plan(cluster):
@@ -238,7 +238,7 @@ class ClusterHandler:
         nodes, unreachable = nodes_of(recorded), unprovisioned_nodes(recorded)
         read = each(provider.read, nodes, AT_ONCE)
         statuses = {node.id: status for node, status in zip(nodes, read, strict=True)}
-        cluster = provider_cluster(recorded.address.name, recorded.cluster_spec)
+        cluster = ClusterSettings(recorded.address.name, recorded.cluster_spec.settings)
 
         def is_reachable(node: Node) -> bool:
             """Whether a node was found, or a machine doesn't exist yet and its provider responds."""
@@ -275,7 +275,7 @@ class ClusterHandler:
         """Delete recorded nodes without these keys; try all before raising."""
         provider = self._agents.providers(recorded.provider)
         spec = recorded.cluster_spec
-        cluster = provider_cluster(recorded.address.name, spec)
+        cluster = ClusterSettings(recorded.address.name, spec.settings)
 
         def remove(node: Node) -> NodeError | None:
             try:
@@ -336,11 +336,6 @@ def _cache_directories(cluster: ClusterSpec) -> tuple[str | None, str | None]:
     """Return the weights cache directories of each node, and of all nodes together."""
     shared = shared_settings(cluster)
     return cache_settings(cluster)["dir"], shared["dir"] if shared else None
-
-
-def provider_cluster(name: str, cluster: ClusterSpec) -> ClusterSettings:
-    """Return the settings of a cluster in the provider's form."""
-    return ClusterSettings(name, cluster.settings)
 
 
 @dataclass(frozen=True, slots=True)

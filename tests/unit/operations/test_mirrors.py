@@ -11,10 +11,8 @@ from trainctl.desired.values import DesiredState
 from trainctl.errors import UsageError
 from trainctl.ledger.state import RecordedResource
 from trainctl.model.specs.location import StoreLocation
-from trainctl.model.specs.resource import ClusterSpec
 from trainctl.operations.mirrors import locate_host, mirror_url
-from trainctl.plugin_api.provider import Node, Provider
-from trainctl.resources.clusters import provider_cluster
+from trainctl.plugin_api.provider import ClusterSettings, Node, Provider
 from trainctl_local import LocalProvider
 from trainctl_ssh import SshProvider
 
@@ -44,7 +42,7 @@ def recorded(node: Node | None, *forgotten: str) -> RecordedResource:
 
 def host(name: str = "gpu-0") -> Node:
     """A node that was made."""
-    cluster = provider_cluster("lab", ClusterSpec(settings={"hosts": ["gpu-0", "gpu-1"]}))
+    cluster = ClusterSettings("lab", {"hosts": ["gpu-0", "gpu-1"]})
     planned = next(item for item in PROVIDERS["ssh"].plan(cluster) if item.name == name)
     return replace(planned, root="/root", data="/data", python="/python", key="key")
 

@@ -28,9 +28,9 @@ from trainctl.plan.values import (
 )
 from trainctl.plan.weights import mirroring_rate, transfer_rate
 from trainctl.plugin_api import discovery
-from trainctl.plugin_api.provider import Node, Provider, ResourceStatus
+from trainctl.plugin_api.provider import ClusterSettings, Node, Provider, ResourceStatus
 from trainctl.resources.agents import recorded_or_planned
-from trainctl.resources.clusters import cache_target, provider_cluster
+from trainctl.resources.clusters import cache_target
 from trainctl.resources.runs.run_control import QUERY_SECONDS, runs_of
 from trainctl.store.survey import SourceSurvey
 
@@ -96,7 +96,7 @@ def survey_nodes(
     facts = result.facts
     for address, resource in workspace.desired.external.items():
         if address.kind is Kind.CLUSTER and resource.provider in providers:
-            settings = provider_cluster(address.name, resource.cluster_spec)
+            settings = ClusterSettings(address.name, resource.cluster_spec.settings)
             planned = tuple(providers[resource.provider].plan(settings))
             recorded = state.resources.get(address)
             nodes = tuple(recorded_or_planned(node, recorded) for node in planned)
@@ -207,7 +207,7 @@ def _query_node(
     provider = workspace.provider(name)
     try:
         if not node.key:
-            node = provider.locate(provider_cluster(node.cluster, spec), node)
+            node = provider.locate(ClusterSettings(node.cluster, spec.settings), node)
         if provider.capabilities.creates_machines and provider.read(node) is ResourceStatus.MISSING:
             return None
     except NodeError as error:
@@ -314,7 +314,7 @@ def _query(workspace: Workspace, state: State, cluster: DesiredResource) -> Batc
 
     provider = workspace.provider(cluster.provider)
     assert isinstance(provider, SchedulesJobs)  # noqa: S101 - see survey_batch_systems
-    settings = provider_cluster(cluster.address.name, cluster.cluster_spec)
+    settings = ClusterSettings(cluster.address.name, cluster.cluster_spec.settings)
     planned = next(iter(workspace.provider(cluster.provider).plan(settings)))
     node = recorded_or_planned(planned, state.resources.get(cluster.address))
     requests: dict[BatchRequest, list[Address]] = {}
@@ -353,7 +353,7 @@ def survey_offers(
         provider = workspace.provider(resource.provider)
         if not isinstance(provider, OffersMachines):
             return None
-        settings = provider_cluster(address.name, resource.cluster_spec)
+        settings = ClusterSettings(address.name, resource.cluster_spec.settings)
         try:
             return tuple(provider.offers(settings, online=online))
         except NodeError:

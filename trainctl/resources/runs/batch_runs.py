@@ -33,7 +33,6 @@ from trainctl.plugin_api.scheduler import BatchJob, BatchRequest, BatchState, Sc
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.responses import OnEvent
 from trainctl.resources.agents import Agents, nodes_of
-from trainctl.resources.clusters import provider_cluster
 
 _QUERY_SECONDS = 60.0
 _POLL_SECONDS = 0.5
@@ -68,7 +67,7 @@ class BatchCluster:
         nodes = nodes_of(cluster)
         if scheduler is None or not nodes:
             return None
-        settings = provider_cluster(cluster.address.name, cluster.cluster_spec)
+        settings = ClusterSettings(cluster.address.name, cluster.cluster_spec.settings)
         agent = agents.of(cluster.provider, nodes[0], ephemeral=True)
         return cls(scheduler, settings, nodes[0], agent)
 
