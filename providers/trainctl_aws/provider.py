@@ -169,25 +169,20 @@ class AwsProvider(SshMachines):
             )
         ClusterResources(account, node.cluster, node.details["lineage"]).delete_unused()
 
-    def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
-        region = read_settings(cluster).region
-        found = self._account(region).instances({"tag-key": ["trainctl:key"]})
+    def list_machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
+        settings = read_settings(cluster)
+        found = self._account(settings.region).instances({"tag-key": ["trainctl:key"]})
         return [
             Machine(
+                node_of(settings, instance),
                 id=instance["InstanceId"],
-                cluster=tags.get("cluster", ""),
-                node=tags.get("node", ""),
-                lineage=tags.get("lineage", ""),
-                key=tags.get("key", ""),
+                lineage=tags_of(instance).get("lineage", ""),
                 state=instance["State"]["Name"],
                 type=instance["InstanceType"],
                 zone=instance["Placement"]["AvailabilityZone"],
                 launched_at=instance["LaunchTime"].timestamp(),
-                price_per_hour=_price(tags),
-                details={"region": region},
             )
             for instance in found
-            for tags in [tags_of(instance)]
         ]
 
     def _account(self, region: str) -> AwsAccount:

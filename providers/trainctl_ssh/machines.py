@@ -12,7 +12,6 @@ from trainctl.base.lazy_dataclass import dataclass, field, fields, replace
 from trainctl.base.parallel import each
 from trainctl.base.units import parse_duration
 from trainctl.errors import NodeUnreachable, UserInterrupt
-from trainctl.plugin_api.machines import Machine
 from trainctl.plugin_api.provider import (
     ClusterSettings,
     Node,
@@ -158,11 +157,6 @@ class SshMachines(SshProvider):
         """Paths are empty if a machine doesn't respond."""
         found = each(self.try_to_log_in, [*self.existing(cluster)], PARALLELISM)
         return sorted(found, key=lambda node: node.name)
-
-    def end(self, machine: Machine) -> None:
-        """Delete a machine that ``machines`` has listed."""
-        details = {**machine.details, "instance": machine.id, "lineage": machine.lineage}
-        self.delete(Node(machine.cluster, machine.node, key=machine.key, details=details))
 
     def await_boot(
         self,

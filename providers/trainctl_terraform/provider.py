@@ -131,15 +131,12 @@ class TerraformProvider(SshMachines):
             return ResourceStatus.UNREACHABLE
         return ResourceStatus.PRESENT if node.root else ResourceStatus.UNREACHABLE
 
-    def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
+    def list_machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
         """Those of the records, whatever the cluster."""
-        machines = []
-        for record in self._all_records():
-            identity = (record.id, record.cluster, record.name, record.lineage, record.key)
-            state = "created" if record.output else "unknown"
-            price = record.output.get("price_per_hour")
-            machines.append(Machine(*identity, state, price_per_hour=price))
-        return machines
+        return [
+            Machine(each.node(), each.id, each.lineage, "created" if each.output else "unknown")
+            for each in self._all_records()
+        ]
 
     def delete(self, node: Node) -> None:
         record = self._record(node.key)

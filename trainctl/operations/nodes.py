@@ -258,7 +258,9 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
         provider = workspace.provider(name)
         if isinstance(provider, ListsMachines):
             with suppress(UsageError):  # a provider with records, of a state that can't have any
-                found |= {(name, machine.id): machine for machine in provider.machines(cluster)}
+                found |= {
+                    (name, machine.id): machine for machine in provider.list_machines(cluster)
+                }
         elif provider.capabilities.creates_machines:
             unlisted.add(name)
     for name in sorted(unlisted):
@@ -271,7 +273,7 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
             name,
             machine,
             machine.lineage == state.lineage,
-            cost_since(machine.launched_at, machine.price_per_hour, now),
+            cost_since(machine.launched_at, machine.node.price_per_hour, now),
         )
         for (name, _), machine in found.items()
         if is_orphaned(state, machine) and (not selected or machine.lineage in selected)
@@ -293,9 +295,8 @@ def end_machines(workspace: Workspace, orphans: Sequence[OrphanedMachine]) -> li
     """Delete the machines; return them with the error of each that could not be deleted."""
 
     def end(orphan: OrphanedMachine) -> OrphanedMachine:
-        provider: Any = workspace.provider(orphan.provider)
         try:
-            provider.end(orphan.machine)
+            workspace.provider(orphan.provider).delete(orphan.machine.node)
         except NodeError as error:
             return replace(orphan, error=error.summary)
         return replace(orphan, ended=True)

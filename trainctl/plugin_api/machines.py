@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from trainctl.base.lazy_dataclass import dataclass, field
+from trainctl.base.lazy_dataclass import dataclass
 from trainctl.base.objects import ObjectStat
 from trainctl.plugin_api.provider import ClusterSettings, Node, Provider
 
@@ -15,39 +15,30 @@ from trainctl.plugin_api.provider import ClusterSettings, Node, Provider
 class Machine:
     """A machine that trainctl created, as its provider reports it.
 
-    ``cluster``, ``node``, ``lineage`` and ``key`` are those recorded with the machine when it was created.
+    ``node`` has cluster, name and key, and ``lineage`` is that of the state, as recorded with the machine when it was created.
     """
 
+    node: Node
     id: str
-    cluster: str
-    node: str
     lineage: str
-    key: str
     state: str
     """The provider's word for the state, such as ``running``."""
     type: str = ""
     zone: str = ""
     launched_at: float | None = None
     """Seconds since the epoch."""
-    price_per_hour: float | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """Members that the provider's ``end`` needs, such as the region."""
 
 
 @runtime_checkable
-class ListsMachines(Protocol):
-    """A provider that lists and ends machines without a state."""
+class ListsMachines(Provider, Protocol):
+    """A provider that lists machines without a state; ``delete`` ends them."""
 
-    def machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
+    def list_machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
         """Return all existing machines of trainctl that the account has, of any cluster and lineage.
 
         The settings of ``cluster`` say where to look, such as in which region; a provider with ``set_project`` looks in its
         records, and gets no settings if no cluster has it. Raises NodeError or NodeUnreachable.
         """
-        ...
-
-    def end(self, machine: Machine) -> None:
-        """Delete a machine and return when it is gone, as ``Provider.delete``; no error if it doesn't exist."""
         ...
 
 

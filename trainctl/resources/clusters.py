@@ -358,15 +358,16 @@ def is_orphaned(state: State, machine: Machine) -> bool:
 
     The next apply uses or deletes the machines of an interrupted one.
     """
+    key = machine.node.key
     attempts = (
         intent
         for address in (*state.open_intents, *state.orphaned_intents)
         for intent in state.attempts(address)
     )
-    is_attempted = any(machine.key.startswith(f"{intent.key}/") for intent in attempts)
+    is_attempted = any(key.startswith(f"{intent.key}/") for intent in attempts)
     clusters = of_kind(state.external, Kind.CLUSTER)
     nodes = [node for item in clusters for node in (*nodes_of(item), *unprovisioned_nodes(item))]
-    return not is_attempted and machine.key not in {node.key for node in nodes}
+    return not is_attempted and key not in {node.key for node in nodes}
 
 
 def cost_since(start: float | None, price: float | None, now: float) -> float | None:

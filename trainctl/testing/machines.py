@@ -87,13 +87,14 @@ class MachinesConformance(ProviderFixtures):
         if not isinstance(provider, ListsMachines):
             pytest.skip("the provider lists no machines")
         provider.create(cluster, name, KEY)
-        (machine,) = [item for item in provider.machines(cluster) if item.key == KEY]
-        assert (machine.cluster, machine.node) == (cluster.name, name)
+        found = (machine.node for machine in provider.list_machines(cluster))
+        (node,) = [node for node in found if node.key == KEY]
+        assert (node.cluster, node.name) == (cluster.name, name)
 
-        provider.end(machine)
-        provider.end(machine)
+        provider.delete(node)
+        provider.delete(node)
 
-        assert [item for item in provider.machines(cluster) if item.key == KEY] == []
+        assert KEY not in {machine.node.key for machine in provider.list_machines(cluster)}
 
     def test_offers_have_prices_with_their_date(
         self, provider: Provider, cluster: ClusterSettings

@@ -178,10 +178,13 @@ _MACHINE_HEADERS = ["NODE", "MACHINE", "TYPE", "STATE", "UP", "COST", "LINEAGE"]
 
 def machine_row(orphan: OrphanedMachine) -> dict[str, Any]:
     """Return the JSON of a machine in ``nodes --orphans`` and ``nodes reap``, which is also its CSV row."""
+    machine, node = orphan.machine, orphan.machine.node
     form = {
-        **asdict(orphan.machine),
+        **asdict(machine),
         **asdict(orphan),
-        "launched_at": format_timestamp(orphan.machine.launched_at),
+        **{name: getattr(node, name) for name in ("cluster", "key", "price_per_hour")},
+        "node": node.name,
+        "launched_at": format_timestamp(machine.launched_at),
         "cost": None if orphan.cost is None else round(orphan.cost, 2),
         "error": orphan.error or None,
     }
@@ -198,7 +201,7 @@ def machines_lines(
     for orphan in machines:
         machine, launched = orphan.machine, orphan.machine.launched_at
         words = (
-            f"{machine.cluster}/{machine.node}",
+            machine.node.id,
             machine.id,
             machine.type,
             machine.state,
@@ -208,7 +211,7 @@ def machines_lines(
         )
         rows.append([escape(word) for word in words])
     lines = table(_MACHINE_HEADERS, rows, right={"UP", "COST"}, width=width)
-    hourly = sum(orphan.machine.price_per_hour or 0.0 for orphan in machines)
+    hourly = sum(orphan.machine.node.price_per_hour or 0.0 for orphan in machines)
     total = sum(orphan.cost or 0.0 for orphan in machines)
     lines += ["", f"{total:.2f} USD since launch, {hourly:.2f} USD per hour."]
     others = sorted({one.machine.lineage for one in machines if not one.of_this_state})
@@ -221,6 +224,6 @@ def ended_lines(machines: Sequence[OrphanedMachine]) -> list[str]:
     """Return what became of each machine."""
     lines = []
     for orphan in machines:
-        name = f"{orphan.machine.cluster}/{orphan.machine.node} ({orphan.machine.id})"
+        name = f"{orphan.machine.node.id} ({orphan.machine.id})"
         lines.append(escape(f"{name}: {orphan.error}" if orphan.error else f"Ended {name}."))
     return lines

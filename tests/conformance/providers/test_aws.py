@@ -150,7 +150,7 @@ def test_a_machine_without_a_login_ends_itself_after_the_boot_timeout(
     """A killed client never logged in. No machine is listed then, and none costs money."""
     launch(provider, with_settings(cluster, boot_timeout="1s"), tmp_path)
 
-    wait_for(lambda: not provider.machines(cluster), 60)
+    wait_for(lambda: not provider.list_machines(cluster), 60)
     assert list(provider.list(cluster)) == []
 
 

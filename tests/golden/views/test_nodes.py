@@ -12,6 +12,7 @@ from tests.golden.screens import text
 from tests.unit.views.test_json import problems
 from trainctl.model.reports import CacheClearResult, CachedFile, CacheUsage, NodeReport, NodeUsage
 from trainctl.plugin_api.machines import Machine
+from trainctl.plugin_api.provider import Node
 from trainctl.resources.clusters import OrphanedMachine, cost_since
 from trainctl.views.caches import cache_csv, cache_json, cache_lines
 from trainctl.views.nodes import (
@@ -78,11 +79,12 @@ def test_when_a_machine_ends(screen: SnapshotAssertion) -> None:
 
 def test_orphaned_machines(screen: SnapshotAssertion) -> None:
     """A machine of another state is marked, as that state may use it."""
-    ours = Machine(
-        "i-1", "lab", "lab-0", "mine", "mine/k/lab-0", "running", "small", "a", 3600.0, 0.5
-    )
-    lost = Machine("i-2", "burst", "burst-0", "theirs", "theirs/k/burst-0", "stopped")
-    costs = [cost_since(each.launched_at, each.price_per_hour, 10800.0) for each in (ours, lost)]
+    node = Node("lab", "lab-0", key="mine/k/lab-0", price_per_hour=0.5)
+    ours = Machine(node, "i-1", "mine", "running", "small", "a", 3600.0)
+    lost = Machine(Node("burst", "burst-0", key="theirs/k/burst-0"), "i-2", "theirs", "stopped")
+    costs = [
+        cost_since(each.launched_at, each.node.price_per_hour, 10800.0) for each in (ours, lost)
+    ]
     orphans = [
         OrphanedMachine("rented", ours, of_this_state=True, cost=costs[0]),
         OrphanedMachine("rented", lost, of_this_state=False, cost=costs[1]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,8 +24,10 @@ from trainctl.operations.nodes import (
 )
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.quarantine import quarantined, quarantined_nodes
+from trainctl.plugin_api.machines import Machine
 from trainctl.plugin_api.provider import Capabilities, ClusterSettings, Node
 from trainctl.resources.clusters import kept_outputs
+from trainctl_terraform import TerraformProvider
 
 CLUSTER, JOB = Address.parse("cluster.lab"), Address.parse("job.sft")
 NODES = [
@@ -119,10 +122,8 @@ def test_cost_and_idle_time(workspace: Workspace) -> None:
 def test_orphans_are_those_of_providers_that_list_machines(workspace: Workspace) -> None:
     """Another one is noted; a provider with records has none if the state can't have any."""
 
-    class WithRecords:
-        set_project = end = str
-
-        def machines(self, _: ClusterSettings) -> None:
+    class WithRecords(TerraformProvider):
+        def list_machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
             raise UsageError("no records")
 
     notes: list[str] = []
