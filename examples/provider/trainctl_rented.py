@@ -1,7 +1,7 @@
 """Provider of machines that exist from ``create`` to ``delete``.
 
 Its machines are directories below the setting ``base``, so that it runs anywhere. A real one would call the interface of
-a cloud in ``_machines``, ``create`` and ``delete``, and return a transport over ssh.
+a cloud in ``list_machines``, ``create`` and ``delete``, and return a transport over ssh.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainctl.errors import NodeUnreachable
+from trainctl.plugin_api.machines import Machine
 from trainctl.plugin_api.provider import (
     Capabilities,
     ClusterSettings,
@@ -72,19 +73,25 @@ class RentedProvider:
         directory = _directory(cluster, key)
         (directory / "root").mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError), (directory / "machine.json").open("x") as file:
-            json.dump({"key": key, "name": name}, file)
+            owner = {"cluster": cluster.name, "lineage": cluster.lineage}
+            json.dump({"key": key, "name": name, **owner}, file)
         return _node(cluster, name, key)
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
         """Return the machine that a killed ``create`` may have left."""
-        return next((node for node in self.list(cluster) if node.key == key), None)
+        found = (machine.node for machine in self.list_machines(cluster))
+        return next((node for node in found if node.key == key), None)
 
-    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """Return all machines of the cluster that exist."""
-        found = [_node(cluster, machine["name"], machine["key"]) for machine in _machines(cluster)]
-        return sorted(
-            (node for node in found if node.cluster == cluster.name), key=lambda n: n.name
-        )
+    def list_machines(self, cluster: ClusterSettings) -> Sequence[Machine]:
+        """Return all machines that exist, of which ``trainctl nodes --orphans`` shows unused ones."""
+        machines = []
+        for path in Path(str(cluster.settings["base"])).absolute().glob("*/machine.json"):
+            with contextlib.suppress(FileNotFoundError, ValueError):  # being created or deleted
+                found = json.loads(path.read_text())
+                owner = ClusterSettings(found["cluster"], cluster.settings)
+                node = _node(owner, found["name"], found["key"])
+                machines.append(Machine(node, path.parent.name, found["lineage"], "running"))
+        return machines
 
     def read(self, node: Node) -> ResourceStatus:
         """Return whether the machine exists, and whether it responds."""
@@ -110,12 +117,6 @@ class RentedProvider:
 
     def close(self) -> None:
         """Hold nothing open."""
-
-
-def _machines(cluster: ClusterSettings) -> Iterator[Mapping[str, str]]:
-    for path in Path(str(cluster.settings["base"])).absolute().glob("*/machine.json"):
-        with contextlib.suppress(FileNotFoundError, ValueError):  # being created or deleted
-            yield json.loads(path.read_text())
 
 
 def _directory(cluster: ClusterSettings, key: str) -> Path:

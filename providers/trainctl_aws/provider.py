@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -128,14 +128,6 @@ class AwsProvider(SshMachines):
         seconds = LAG_SECONDS - launched[2] if launched else 0.0
         found = poll(lambda: account.instances(tagged(key=key)), seconds)
         return self.try_to_log_in(node_of(settings, found[0])) if found else None
-
-    def existing(self, cluster: ClusterSettings) -> Iterator[Node]:
-        """Return the nodes of all instances of a cluster, without paths."""
-        settings = read_settings(cluster)
-        lineage = {"lineage": cluster.lineage} if cluster.lineage else {}
-        of_cluster = tagged(cluster=cluster.name, **lineage)
-        found = self._account(settings.region).instances(of_cluster)
-        return (node_of(settings, item) for item in found)
 
     def read(self, node: Node) -> ResourceStatus:
         name = node.details.get("instance")

@@ -85,13 +85,9 @@ class LocalProvider:
         return node
 
     def find(self, cluster: ClusterSettings, key: str) -> Node | None:
-        for name in _existing_nodes(cluster):
-            if _marker(_root(name), key).exists():
-                return _node(cluster, name, key)
-        return None
-
-    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        return [_node(cluster, name, "") for name in _existing_nodes(cluster)]
+        names = (f"{cluster.name}-{number}" for number in range(_MAX_NODES))
+        found = (name for name in names if _marker(_root(name), key).exists())
+        return next((_node(cluster, name, key) for name in found), None)
 
     def read(self, node: Node) -> ResourceStatus:
         try:
@@ -146,13 +142,6 @@ def _request(node: Node) -> dict[str, str]:
     from trainctl.remote.node_markers import marker_name
 
     return {"root": node.root, "data": node.data, "marker": marker_name(node.key)}
-
-
-def _existing_nodes(cluster: ClusterSettings) -> Iterator[str]:
-    for number in range(_MAX_NODES):
-        name = f"{cluster.name}-{number}"
-        if _root(name).is_dir():
-            yield name
 
 
 def _integer(cluster: ClusterSettings, name: str, default: int) -> int:

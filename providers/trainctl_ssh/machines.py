@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from typing import Any, Self
 
 from trainctl.base.json import JsonObject
 from trainctl.base.lazy_dataclass import dataclass, field, fields, replace
-from trainctl.base.parallel import each
 from trainctl.base.units import parse_duration
 from trainctl.errors import NodeUnreachable, UserInterrupt
 from trainctl.plugin_api.provider import (
@@ -107,9 +106,6 @@ def planned_nodes(cluster: ClusterSettings, settings: MachineSettings, **facts: 
 class SshMachines(SshProvider):
     """Base of providers whose machines ``ssh`` reaches. Nodes have ``lineage`` in ``details``, and what a login needs."""
 
-    existing: Callable[[ClusterSettings], Iterable[Node]]
-    """Return all existing nodes of a cluster, without paths."""
-
     def __init__(self) -> None:
         super().__init__()
         self._paths: dict[object, dict[str, Any]] = {}
@@ -152,11 +148,6 @@ class SshMachines(SshProvider):
         if found is None:
             raise NodeUnreachable(f"{node.id} does not exist")
         return self.log_in(found)
-
-    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """Paths are empty if a machine doesn't respond."""
-        found = each(self.try_to_log_in, [*self.existing(cluster)], PARALLELISM)
-        return sorted(found, key=lambda node: node.name)
 
     def await_boot(
         self,

@@ -108,15 +108,6 @@ class SshProvider:
             raise errors[0]
         return nodes[0] if nodes else None
 
-    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-
-        def inspect(planned: Node) -> Node | None:
-            node = self.locate(cluster, planned)
-            used = {(mark["cluster"], mark["name"]) for mark in self._do(node, "marks")["marks"]}
-            return node if (node.cluster, node.name) in used else None
-
-        return [node for node in each(inspect, self.plan(cluster), _PARALLELISM) if node]
-
     def read(self, node: Node) -> ResourceStatus:
         try:
             return self._presence(node)

@@ -118,10 +118,6 @@ class TerraformProvider(SshMachines):
             return None
         return self.try_to_log_in(record.node())
 
-    def existing(self, cluster: ClusterSettings) -> Iterator[Node]:
-        """Return the nodes of all records of a cluster, without paths."""
-        return (each.node() for each in self._all_records() if each.cluster == cluster.name)
-
     def read(self, node: Node) -> ResourceStatus:
         try:
             record = self._record(node.key)

@@ -214,10 +214,6 @@ class Provider(Protocol):
         """
         ...
 
-    def list(self, cluster: ClusterSettings) -> Sequence[Node]:
-        """Return all existing nodes of the cluster, of any key."""
-        ...
-
     def read(self, node: Node) -> ResourceStatus:
         """Return whether the node exists; failures are values, too.
 

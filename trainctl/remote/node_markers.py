@@ -44,15 +44,6 @@ def create_marker(request: Request) -> HostScriptResponse:
     return {"made": False}
 
 
-def read_markers(request: Request) -> HostScriptResponse:
-    """Return the content of all markers."""
-    markers = []
-    for path in _entries(Path(request["root"]) / "made"):
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            markers.append(json.loads(path.read_text()))
-    return {"marks": [marker for marker in markers if marker is not None]}
-
-
 def remove_marker(request: Request) -> HostScriptResponse:
     """Remove a marker; with the last one all that no run or lineage needs, but DATA."""
     root, data = Path(request["root"]), Path(request["data"])
@@ -105,7 +96,7 @@ def _entries(directory: Path) -> List[Path]:
         return []
 
 
-COMMANDS = {"make": create_marker, "marks": read_markers, "remove": remove_marker}
+COMMANDS = {"make": create_marker, "remove": remove_marker}
 
 
 def main() -> None:

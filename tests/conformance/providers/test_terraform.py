@@ -97,7 +97,8 @@ class TestTerraformMachines(Terraform, MachinesConformance):
         assert actions() == []
         [state] = tmp_path.glob("nodes/*/state.json")
         state.write_text(state.read_text().replace("/stop.sh", "/other.sh"))
-        [node] = provider.list(cluster)
+        node = provider.find(cluster, KEY)
+        assert node is not None
         assert provider.read(node) is ResourceStatus.PRESENT
         assert actions() == [["update"]]
         state.write_text(state.read_text().replace("/other.sh", "/stop.sh"))
