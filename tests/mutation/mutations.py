@@ -215,7 +215,7 @@ MUTATIONS = [
         ("tests/unit/encryption",),
         ("sealed_log.py", "if position not in (None, at):", "if False:"),
         ("sealed_log.py", "elif not self.admits_plain:", "elif False:"),
-        ("sealed_log.py", "end >= seen[1]", "True"),
+        ("sealed_log.py", "end < seen[1]", "False"),
         ("keys.py", "if key not in self._sources:", "if False:"),
     ),
     *_mutations(
