@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,10 +26,13 @@ from trainctl.plugin_api.provider import (
     Node,
     ResourceStatus,
     Transport,
+    never_confirm,
 )
 from trainctl_local import LocalTransport
 from trainctl_ssh import SshProvider, hosts
-from trainctl_ssh.hosts import find_host_paths, find_presence, schema
+from trainctl_ssh.connection import SshHost
+from trainctl_ssh.hosts import SshLogin, find_host_paths, find_presence, schema
+from trainctl_ssh.openssh_connection import OpenSshConnection
 
 PATH_LINES = b"home\t/home/u\npython\t/usr/bin/python3\n"
 FAKE_PYTHON = """\
@@ -225,6 +229,18 @@ def test_a_hostile_value_is_no_option_and_no_second_word(field: str, value: str)
         assert all(character.isprintable() or ord(character) > 0x7F for character in value)
         if field in ("name", "address", "user", "jump"):
             assert not set(value) & set(" \t\n;|&$`<>(){}*?!'\"\\#~")
+
+
+def test_a_hostile_key_pins_no_other_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinned keys share a file of known hosts, whose lines have distinct names."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for key in (KEY, f"{KEY}\n* {KEY}", f"ssh-rsa {KEY.split()[1]}"):
+        host = SshHost(OpenSshConnection, SshLogin("a", host_key=key), "lab/a", never_confirm)
+        path = host.pinned_key[1]
+
+    names = [line.split(" ", 1) for line in path.read_text().splitlines()]
+    assert [key for _, key in names] == [KEY, f"ssh-rsa {KEY.split()[1]}"]
+    assert all(re.fullmatch("trainctl-[0-9a-f]{16}", name) for name, _ in names)
 
 
 def test_what_a_cluster_says_holds_for_its_hosts() -> None:
