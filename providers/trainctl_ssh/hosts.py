@@ -48,7 +48,7 @@ class SshLogin:
 
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)"
-_ADDRESS = r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$(?!\n)"
+_ADDRESS = r"^([A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,})$(?!\n)"
 _USER = r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$(?!\n)"
 _JUMP = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)"
 _FILE = r"^[^-\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)"
@@ -74,7 +74,7 @@ HOST: dict[str, Any] = {
     "description": "A host: a name or an address, or both, and its settings.",
     "properties": {
         "name": text_schema(_NAME, "Name of the node; default: its address."),
-        "address": text_schema(_ADDRESS, "Host name, IP address or alias of the SSH configuration."),
+        "address": text_schema(_ADDRESS, "Host name, IP address or alias of the SSH configuration, without port."),
         **_SHARED,
         "host_key": text_schema(_KEY, "Public key of the host, TYPE BASE64 as printed by ssh-keyscan; no other is accepted."),
         "python": text_schema(DIRECTORY, "Python 3.8 or newer: an absolute path, or one below ~/."),
@@ -108,7 +108,7 @@ def schema() -> JsonObject:
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
-    """Yield duplicate hosts, ports in addresses and invalid port ranges."""
+    """Yield duplicate hosts and invalid port ranges."""
     hosts = [*cluster_hosts(cluster)]
     ports = str(cluster.settings.get("ports") or "")
     yield from _range_problems(ports, "ports")
@@ -117,14 +117,6 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
         login = node_login(host)
         if host.ports != ports:
             yield from _range_problems(host.ports, "hosts", number, "ports")
-        # an address of IPv6 has more than one colon, and nothing else has any
-        address, colon, port = login.address.partition(":")
-        if colon and port.isdigit():
-            yield SettingsProblem(
-                ("hosts", number),
-                f"{login.address!r} contains a port",
-                f"Use {{address: {address}, port: {port}}}.",
-            )
         for identity, problem, fix in (
             (host.name, f"duplicate host name {host.name!r}", "Set a different name for each."),
             (
@@ -228,14 +220,11 @@ def find_host_paths(transport: Transport, node: Node, directory: str = "") -> di
             printable_tail(output.stderr) or "Set HOME for this user on the host.",
         )
     if not found["python"]:
-        versions = ", ".join(found["old"])
-        if node.python:
-            problem = f"{node.id}: {node.python} is not Python 3.8 or newer"
-            detail = f"{versions or 'It does not run'}. Correct python of the host."
-        else:
-            problem = f"{node.id} has no Python 3.8 or newer"
-            detail = f"{versions or 'None was found'}. Tried {', '.join(_CANDIDATES)}. Set python of the host to its path."
-        raise NodeError(problem, detail, code="unsupported-node-python")
+        raise NodeError(
+            f"{node.id} has no Python 3.8 or newer",
+            f"{', '.join(found['old']) or 'None was found'}. Tried {', '.join(candidates)}. Set python of the host to its path.",
+            code="unsupported-node-python",
+        )
     path = directory.rstrip("/") or "~/.cache/trainctl"
     root = home.rstrip("/") + path[1:] if path.startswith("~/") else path
     data = f"{root}/data" if directory else f"{home.rstrip('/')}/.local/share/trainctl"

@@ -159,7 +159,7 @@ MUTATIONS = [
         "providers/trainctl_ssh",
         ("tests/unit/ssh",),
         ("hosts.py", "1024 <= int(first) <= int(last)", "int(first) <= int(last)"),
-        ("hosts.py", "if colon and port.isdigit():", "if colon:"),
+        ("hosts.py", "{2,})$", "{1,})$"),
         ("hosts.py", 'host.name, f"duplicate', 'number, f"duplicate'),
         ("hosts.py", ">= (3, 8)", ">= (3, 7)"),
         ("hosts.py", 'if path.startswith("~/")', "if True"),
