@@ -98,6 +98,7 @@ class SshConnection:
     """Connection to a host by some program; it is opened once, and its keeper ends with it."""
 
     transport: type[SshTransport]
+    """Class of its transports."""
     open: Callable[[], None]
     """Log in and start the keeper; NodeUnreachable."""
     is_alive: Callable[[], bool]

@@ -92,7 +92,8 @@ class OpenSshConnection(SshConnection):
         try:
             self._start()
         except NodeUnreachable as error:
-            lines = self._scan() if error.code == "ssh-unknown-key" else ""
+            is_unknown = error.code == "ssh-unknown-key" and not self.host.login.host_key
+            lines = self._scan() if is_unknown else ""
             if not lines:
                 raise
             self.host.confirm_key(fingerprint(base64.b64decode(lines.split()[2])))
