@@ -320,6 +320,10 @@ def test_what_machines_cost_if_no_one_returns() -> None:
     created = make_plan(world.inputs(planned_nodes={LAB: (guest,)}, **able))
     state = state_after(created)
     assert make_plan(world.inputs(planned_nodes={LAB: (guest,)})).unattended == ()
+    untrusted = world.inputs(
+        options=PlanOptions(untrusted=True), planned_nodes={LAB: (guest,)}, **able
+    )
+    assert make_plan(untrusted).unattended == (), "it runs no module that says more"
     assert created.unattended == (UnattendedCost(LAB, 1, "guest", 2700.0, 2.0, 1.5),)
     assert row(state, guest) == UnattendedCost(LAB, 1, "guest", 1800.0, 2.0, 1.0)
     both = row(state, guest, limited, prices={"lab/c": 0.5})
