@@ -258,9 +258,8 @@ def find_orphans(workspace: Workspace, lineages: Sequence[str] = ()) -> list[Orp
         provider = workspace.provider(name)
         if isinstance(provider, ListsMachines):
             with suppress(UsageError):  # a provider with records, of a state that can't have any
-                found |= {
-                    (name, machine.id): machine for machine in provider.list_machines(cluster)
-                }
+                for machine in provider.list_machines(cluster):
+                    found[name, machine.id] = machine
         elif provider.capabilities.creates_machines:
             unlisted.add(name)
     for name in sorted(unlisted):
