@@ -11,7 +11,7 @@ from trainctl.base.parallel import each
 from trainctl.base.protocol.method import LineageRequest, NodeCacheRequest, TierConfig
 from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.base.units import parse_size
-from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.errors import NodeError, NodeUnreachable, StalePlan
 from trainctl.ledger.state import Intent, Lookup, RecordedResource, State
 from trainctl.model.action import Action
 from trainctl.model.address import Kind, of_kind
@@ -113,6 +113,9 @@ class NodeProvisioner:
             if may_be_missing and status not in _OBSERVED:
                 return existing
             key = existing.key if status is ResourceStatus.PRESENT else new_key
+            is_reviewed = key == existing.key or key in self.step.machines
+            if self.step.machines and not is_reviewed:
+                raise StalePlan(f"{planned.id} is gone since the plan was made", "Plan again.")
         return self._create(planned, key)
 
     def _create(self, planned: Node, key: str) -> Node | _SkippedNode:

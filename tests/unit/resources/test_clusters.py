@@ -12,11 +12,12 @@ import pytest
 
 from tests.support.node_program.agents import bytecode_cache, fork_local_nodes
 from trainctl.apply.step import ApplyStep, StepFailed
-from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.errors import NodeError, NodeUnreachable, StalePlan
 from trainctl.ledger.leases import current_holder
 from trainctl.ledger.state import Intent, RecordedResource
 from trainctl.model.action import Action
 from trainctl.model.address import Address
+from trainctl.plugin_api.machines import MachinePlan
 from trainctl.plugin_api.provider import Capabilities, ClusterSettings, Node, ResourceStatus
 from trainctl.resources.agents import Agents, nodes_of, recorded_or_planned, unprovisioned_nodes
 from trainctl.resources.clusters import ClusterHandler
@@ -204,6 +205,22 @@ def test_machines_are_created_without_being_located(cloud: Lab) -> None:
     assert [node.key for node in nodes_of(created)] == ["three/lab-0", "two/lab-1"]
     cloud.destroy()
     assert cloud.left == []
+
+
+def test_a_machine_that_vanished_after_its_plan_is_not_created_unreviewed(cloud: Lab) -> None:
+    """A machine of which the plan says that it is created is."""
+    created = cloud.make("one", Action.CREATE, nodes=2)
+    cloud.provider.delete(nodes_of(created)[0])
+
+    def step(node: str) -> ApplyStep:
+        plan = MachinePlan(Node("lab", node, key=f"two/{node}"), "", (), "", "")
+        return replace(cloud.step("two", Action.UPDATE, nodes=2), machines={plan.node.key: plan})
+
+    with pytest.raises(StalePlan, match="lab-0 is gone since the plan was made"):
+        cloud.handler.apply(step("lab-2"))
+    assert cloud.left == ["lab-1"]
+    cloud.handler.apply(step("lab-0"))
+    assert cloud.left == ["lab-0", "lab-1"]
 
 
 def test_an_unreachable_machine_is_kept_by_an_update(cloud: Lab) -> None:
