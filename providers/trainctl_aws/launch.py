@@ -106,7 +106,6 @@ class InstanceLauncher:
             if time.monotonic() + _ROUND_SECONDS > end:
                 break
             wait(self._cluster, _ROUND_SECONDS)
-        self._record.remove()
         raise self._no_capacity(offers)
 
     def _try(self, offer: Offer, rounds: int, token: str = "") -> Instance | None:
@@ -144,6 +143,8 @@ class InstanceLauncher:
             if error.reason == "IdempotentInstanceTerminated":
                 return None
             if error.reason != "IdempotentParameterMismatch":  # sent with other settings
+                if not error.retryable:
+                    self._record.remove()  # there is no instance
                 raise
         filters = {"client-token": [token]}
         found = poll(lambda: self._account.instances(filters, ANY), LAG_SECONDS)

@@ -191,6 +191,19 @@ def test_a_creation_repeated_with_other_settings_finds_its_machine(
     assert kept["InstanceId"] == first.details["instance"]
 
 
+def test_a_refused_creation_does_not_bind_the_next_one(
+    ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
+) -> None:
+    """An unanswered one does: it may have made a machine."""
+    ec2.fail_next("RunInstances", "UnauthorizedOperation")
+    with pytest.raises(NodeError):
+        provider.create(cluster, "lab-0", "key")
+
+    node = provider.create(with_settings(cluster, instance_types=["t3.small"]), "lab-0", "key")
+
+    assert node.details["type"] == "t3.small"
+
+
 def test_a_machine_that_ends_for_lack_of_capacity_is_followed_by_the_next_offer(
     ec2: Ec2Server, provider: AwsProvider, cluster: ClusterSettings
 ) -> None:
