@@ -5,6 +5,7 @@ An instance shares this machine's network, so that it reaches the servers of a t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -56,7 +57,8 @@ class Ec2Machine:
         tools.mkdir(exist_ok=True)
         shutil.copy(_HERE / "ec2_tool.sh", tools / "ec2-tool")
         config = yaml.safe_load(launch.user_data)
-        (place / "boot/config.sh").write_text(_config_script(config))
+        home = f"/home/{hashlib.sha256(bytes(place)).hexdigest()[:16]}"
+        (place / "boot/config.sh").write_text(_config_script(config, home))
         commands = (shlex.join(words) for words in config["bootcmd"])
         (place / "boot/bootcmd.sh").write_text("\n".join(commands))
         self.metadata = InstanceMetadata()
@@ -113,10 +115,11 @@ class Ec2Machine:
         shutil.rmtree(self._place)
 
 
-def _config_script(config: dict[str, Any]) -> str:
+def _config_script(config: dict[str, Any], home: str) -> str:
     """Return shell that does what cloud-init does with the keys of trainctl's user data.
 
-    All accounts have UID 0 and a home directory of their own, as tests can't install a setuid ``sudo``.
+    All accounts have UID 0 and a home directory of their own, as tests can't install a setuid ``sudo``. ``home`` is that of the
+    login user; instances have different ones, as claims of nodes are named by it and seen by all that share a network.
     """
     host_key = "/etc/ssh/ssh_host_ed25519_key"
     login = "\n".join(config["ssh_authorized_keys"])
@@ -124,9 +127,9 @@ def _config_script(config: dict[str, Any]) -> str:
         _write(host_key, config["ssh_keys"]["ed25519_private"], "0600"),
         _write(f"{host_key}.pub", config["ssh_keys"]["ed25519_public"], "0644"),
         *(_write(each["path"], each["content"], each["permissions"]) for each in config["write_files"]),
-        "userdel -f ubuntu 2>/dev/null; rm -rf /root/.ssh /home/ubuntu/.ssh\n",
-        "useradd -o -u 0 -g 0 -M -d /home/ubuntu -s /bin/bash -p '*' ubuntu\n",
-        _write("/home/ubuntu/.ssh/authorized_keys", login, "0600"),
+        "userdel -f ubuntu 2>/dev/null; rm -rf /root/.ssh\n",
+        f"useradd -o -u 0 -g 0 -M -d {home} -s /bin/bash -p '*' ubuntu\n",
+        _write(f"{home}/.ssh/authorized_keys", login, "0600"),
     ]  # fmt: skip
     if not config["disable_root"]:
         parts.append(_write("/root/.ssh/authorized_keys", login, "0600"))
