@@ -81,12 +81,12 @@ def proxy_command(
     with open_workspace(session) as workspace:
         job_run = lookup.named_run(workspace, address, run)
         with forward_port(workspace, job_run, rank, here, there) as works:
-            session.output.print(
-                f"http://127.0.0.1:{here} is port {there} of {job_run.job.address}, run "
-                f"{job_run.record.number}. Press Ctrl-C to end."
-            )
-            session.output.flush()
             try:
+                session.output.print(
+                    f"http://127.0.0.1:{here} is port {there} of {job_run.job.address}, run "
+                    f"{job_run.record.number}. Press Ctrl-C to end."
+                )
+                session.output.flush()
                 while works():
                     time.sleep(1)
             except KeyboardInterrupt:
