@@ -86,12 +86,7 @@ def run_rank(request: protocol.RunRankRequest, emit: Emit) -> protocol.RankRespo
     run_in_foreground(launch._replace(prepare=partial(_prepare, run, spec, wanted, request)))
     record = run.record
     status = str(record.get("status"))
-    cause, is_expected = record.get("root_cause"), bool(run.stop_request)
-    # neither trainctl nor another rank's failure stopped the run
-    is_interrupted = not is_expected and (not cause or cause["status"] == runs.STOPPED)
-    if status == runs.STOPPED and is_interrupted:
-        waiting = "was interrupted, and may start again"
-        run.write({**record, "status": runs.PENDING, "waiting": waiting, "ended_at": None})
+    if status == runs.PENDING:  # interrupted
         sys.exit(WAITING_EXIT_CODE)
     run.retains_secrets = False
     run.discard_secrets()

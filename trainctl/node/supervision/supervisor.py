@@ -386,6 +386,9 @@ class _Supervisor:
         ending = {**outcome._asdict(), "ended_at": at, "session": None}
         if not outcome.root_cause:
             del ending["root_cause"]
+        if self._is_interrupted(outcome):
+            waiting = "was interrupted, and may start again"
+            ending.update(status=runs.PENDING, waiting=waiting, ended_at=None)
         with contextlib.suppress(OSError):
             ending["results"] = update_results(self._run, is_over=True) or None
         for _ in range(_WRITE_ATTEMPTS):
@@ -401,6 +404,13 @@ class _Supervisor:
         self._release_caller()
         for directory in self._request.spec.get("caches", ()):
             update_summary(self._run.layout, Path(directory))
+
+    def _is_interrupted(self, outcome: RunOutcome) -> bool:
+        """Whether the batch system stopped the run: neither trainctl nor another rank's failure did."""
+        if not self._request.spec.get("batch") or self._run.stop_request:
+            return False
+        cause = outcome.root_cause
+        return outcome.status == runs.STOPPED and (not cause or cause["status"] == runs.STOPPED)
 
     def _report_pending(
         self, waiting: str, queue: Optional[str], status: str = runs.PENDING

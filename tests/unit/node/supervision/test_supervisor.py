@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,49 @@ def test_a_large_log_keeps_its_beginning_its_end_and_its_offsets(tmp_path: Path)
     assert data.endswith(b"".join(b"%04d" % number * 2**14 for number in range(57, 64)))
     with log.open("rb") as stream:
         assert os.lseek(stream.fileno(), 2**18, os.SEEK_DATA) > 2**21
+
+
+RUN_RANK = """
+import json, sys
+from trainctl.node.runs.record import NodeRun
+from trainctl.node.supervision.batch_methods import run_rank
+write = NodeRun.write
+def noted(run, record):
+    print(record["status"], flush=True)
+    write(run, record)
+NodeRun.write = noted
+run_rank(json.load(sys.stdin), print)
+"""
+
+
+def test_a_batch_run_that_is_interrupted_never_seems_to_have_ended(node: NodeHarness) -> None:
+    """A client that asks just then would record its end, although the batch system starts it again."""
+    spec = {**node.spec("sleep 60"), "batch": {}}
+    node.upload_code({"nothing.txt": ""}, spec["code"])
+    node.call("create_batch_run", {"key": "run-1", "runs": [spec], "secrets": {}})
+    variables = {"rank": "RANK", "restarts": "RESTARTS", "gpus": "GPUS", "host": "HOST"}
+    own = {"root": str(node.root), "key": "run-1", "data": str(node.data)}
+    request = {**own, **variables, "forwarded": [], "node_cache": ""}
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN_RANK],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**node.environment, "RANK": "0"},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request))
+        process.stdin.close()
+        statuses = iter(process.stdout.readline, "")
+        assert "TRAINING_JOB_RUNNING\n" in statuses
+        process.terminate()
+        recorded = {*statuses}
+
+    assert recorded <= {"TRAINING_JOB_RUNNING\n", "TRAINING_JOB_PENDING\n"}
+    assert (process.returncode, node.status()["status"]) == (99, "TRAINING_JOB_PENDING")
+    stopped = {"status": "TRAINING_JOB_STOPPED", "error": None}
+    node.call("end_batch_run", {"key": "run-1", "ranks": 1, **stopped})
 
 
 def test_a_run_that_exceeds_its_volume_is_stopped(node: NodeHarness) -> None:
