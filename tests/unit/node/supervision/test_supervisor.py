@@ -142,8 +142,13 @@ def test_a_batch_run_that_is_interrupted_never_seems_to_have_ended(node: NodeHar
 
 
 def test_a_run_that_exceeds_its_volume_is_stopped(node: NodeHarness) -> None:
-    usage = """printf '{"due": %s, "usage": {"checkpoints": 3000000000}}' $(($(date +%s) + 999)) >$TRAINCTL_RUN_DIRECTORY/metrics-disk.json"""
-    node.start(node.spec(usage, "sleep 60", checkpointing_config={"volume_size_gib": 1}))
+    """By what was measured last. It is written again, as a measurement may be in progress."""
+    document = (
+        """printf '{"due": %s, "usage": {"checkpoints": 3000000000}}' $(($(date +%s) + 999))"""
+    )
+    place = "$TRAINCTL_RUN_DIRECTORY/metrics-disk.json"
+    usage = f"while {document} >{place}.new; do mv {place}.new {place}; sleep 0.1; done"
+    node.start(node.spec(usage, checkpointing_config={"volume_size_gib": 1}))
     done = node.ended()
 
     assert done["status"] == "TRAINING_JOB_FAILED"
