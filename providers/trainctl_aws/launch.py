@@ -83,7 +83,7 @@ class InstanceLauncher:
         self._name, self._key, self._record = name, key, LaunchRecord(key)
         self._failures: list[str] = []
         self._quota: ServiceQuota | None = None
-        self.resources = ClusterResources(account, cluster.name, cluster.lineage)
+        self._resources = ClusterResources(account, cluster.name, cluster.lineage)
 
     def launch(self, offers: Sequence[Offer]) -> Instance:
         """Launch with the first offer that has capacity; NodeError without any."""
@@ -137,8 +137,9 @@ class InstanceLauncher:
 
     def _instance_of(self, offer: Offer, token: str) -> Instance | None:
         """Send the request, unless it was sent before; None if its instance has ended."""
+        parameters = self._parameters(offer, token)
         try:
-            self._account.ec2("run_instances", ClientToken=token, **self._parameters(offer, token))
+            self._account.ec2("run_instances", ClientToken=token, **parameters)
         except AwsError as error:
             if error.reason == "IdempotentInstanceTerminated":
                 return None
@@ -201,7 +202,7 @@ class InstanceLauncher:
         tags = [*tag_list(named, prefix=""), *tag_list(marks)]
         group = settings.placement_group
         if group is True:
-            group = self.resources.ensure_placement_group()
+            group = self._resources.ensure_placement_group()
         parameters: dict[str, Any] = {
             "InstanceType": offer.type,
             "MinCount": 1,
@@ -254,7 +255,7 @@ class InstanceLauncher:
             raise NodeError(f"no subnet in {zone}", "Add one to subnet, or remove the zone.")
         subnet = subnets[zone]
         groups = list(settings.security_groups) or [
-            self.resources.ensure_security_group(settings, subnet["VpcId"])
+            self._resources.ensure_security_group(settings, subnet["VpcId"])
         ]
         interface = {"DeviceIndex": 0, "SubnetId": subnet["SubnetId"], "Groups": groups}
         known = TYPES.get(offer.type)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from trainctl.base.json import JsonObject
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.model.single_flight import SingleFlight
 from trainctl.plugin_api.machines import ListsMachines, Machine, Offer, OffersMachines
 from trainctl.plugin_api.provider import (
     Capabilities,
@@ -39,6 +39,8 @@ from trainctl_aws.settings import AwsSettings, find_problems, read_settings
 from trainctl_ssh.keys import HOST_KEY, NEXT_HOST_KEY
 from trainctl_ssh.machines import SshMachines, planned_nodes
 
+_CLOSE_SECONDS = 10.0
+_OFFERS_TTL_SECONDS = 60.0
 _END_SECONDS = 900.0  # large machines shut down for minutes
 _FIXED = (
     "region", "instance_types", "accelerator", "count", "ami", "user", "availability_model", "capacity_reservation",
@@ -57,16 +59,17 @@ class AwsProvider(SshMachines):
     def __init__(self) -> None:
         super().__init__()
         self._accounts: dict[str, AwsAccount] = {}
-        self._offers: SingleFlight[list[Offer]] = SingleFlight()
-        self._unused: dict[tuple[str, str], ClusterResources] = {}
-        """Those of launches that failed; other launches may need them until the command ends."""
+        self._offers: dict[str, tuple[float, list[Offer]]] = {}
+        self._unused: set[tuple[str, str, str]] = set()
+        """Region, cluster and lineage of launches that failed; others may need its groups until the command ends."""
 
     def close(self) -> None:
         super().close()
-        unused, self._unused = self._unused, {}
-        for resources in unused.values():
-            with suppress(NodeError):
-                resources.delete_unused()
+        unused, self._unused = self._unused, set()
+        for region, *owner in unused:
+            account = AwsAccount(region, retry_seconds=_CLOSE_SECONDS)
+            with closing(account), suppress(NodeError):
+                ClusterResources(account, *owner).delete_unused()
         accounts, self._accounts = self._accounts, {}
         for account in accounts.values():
             account.close()
@@ -92,7 +95,11 @@ class AwsProvider(SshMachines):
         if not online:
             return make_offers(settings, MarketFacts())
         key = json.dumps(cluster.settings, sort_keys=True)
-        return self._offers.get(key, lambda: make_offers(settings, survey_market(settings)))
+        before = self._offers.get(key)
+        if before is None or time.monotonic() > before[0] + _OFFERS_TTL_SECONDS:
+            before = time.monotonic(), make_offers(settings, survey_market(settings))
+            self._offers[key] = before
+        return before[1]
 
     def create(self, cluster: ClusterSettings, name: str, key: str) -> Node:
         """Returns when the machine has booted."""
@@ -104,7 +111,7 @@ class AwsProvider(SshMachines):
             try:
                 found = [launcher.launch(self.offers(cluster))]
             except BaseException:
-                self._unused[cluster.name, cluster.lineage] = launcher.resources
+                self._unused.add((settings.region, cluster.name, cluster.lineage))
                 raise
         instance_id = found[0]["InstanceId"]
 
@@ -213,7 +220,9 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
 
 
 def _price(tags: Mapping[str, str]) -> float | None:
-    return float(tags["price"]) if "price" in tags else None
+    with suppress(ValueError):  # somebody has edited it
+        return float(tags["price"]) if "price" in tags else None
+    return None
 
 
 _: type[Provider] = AwsProvider

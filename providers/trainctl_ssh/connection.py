@@ -9,6 +9,8 @@ import os
 import re
 import select
 import signal
+import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainctl.base.filesystem.files import make_directory, write_atomic
 from trainctl.base.lazy_pattern import compile_lazily
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.plugin_api.provider import CommandOutput, Confirm, Transport
@@ -43,7 +46,7 @@ _FAILURES = (
         partial(NodeUnreachable, code="ssh-host-not-found"),
     ),
     (
-        r"timed out|No route to host|Network is unreachable|is down",
+        r"timed out|No route to host|Network is unreachable|is down|No existing session|SSH protocol banner",
         "timed out",
         "Check that the host is on and not behind a firewall. For a slow host, set connect_timeout.",
         partial(NodeUnreachable, code="ssh-timeout"),
@@ -67,6 +70,8 @@ def login_error(node_label: str, stderr: bytes) -> NodeUnreachable:
     return NodeUnreachable(f"{node_label} is unreachable", words or "ssh printed no message.")
 
 
+PIN = "trainctl"
+"""Name of a pinned key in its file of known hosts."""
 _FAILURE_TTL_SECONDS = 1.0
 """How long a failure is reused: a command often connects twice in a row. Retries wait longer."""
 
@@ -171,6 +176,7 @@ class SshHost:
         self._lock = threading.RLock()
         self._attempt: SshConnection | None = None
         self._connection: SshConnection | None = None
+        self._closings = 0
         self._failed_at = 0.0
         self._error: NodeUnreachable | None = None
 
@@ -188,6 +194,7 @@ class SshHost:
                 error = self._error
                 raise NodeUnreachable(error.summary, error.detail, code=error.code) from error
             self.close()
+            closings = self._closings
             attempt = self._attempt = self._program(self)
             proxied = self.login.jump or has_proxy()
             try:
@@ -200,15 +207,19 @@ class SshHost:
                 raise
             finally:
                 self._attempt = None
+            if self._closings != closings:
+                attempt.close()
+                raise self.lost_error(b"It was closed while it was opened.")
             self._connection = attempt
             return attempt
 
     def close(self) -> None:
         """Close the connection, which kills its programs, or cancel an active attempt."""
+        self._closings += 1
         if (attempt := self._attempt) is not None:
             attempt.cancel()
         if not self._lock.acquire(timeout=CLOSE_SECONDS):
-            return  # an active attempt, which can't be cancelled, ends with this process
+            return  # an active attempt, which can't be cancelled, closes what it opens
         try:
             if self._connection is not None:
                 self._connection.close()
@@ -228,22 +239,23 @@ class SshHost:
             "ProxyJump": login.jump,
         }
         if login.host_key:
-            alias, path = self.pinned_key
-            options |= {"HostKeyAlias": alias, "StrictHostKeyChecking": "yes"}
-            options |= {"UserKnownHostsFile": quoted(path), "GlobalKnownHostsFile": "/dev/null"}
+            path = quoted(self.pin).replace("%", "%%")
+            options |= {"HostKeyAlias": PIN, "StrictHostKeyChecking": "yes", "UpdateHostKeys": "no"}
+            options |= {"UserKnownHostsFile": path, "GlobalKnownHostsFile": "/dev/null"}
         return {name: value for name, value in options.items() if value}
 
     @cached_property
-    def pinned_key(self) -> tuple[str, Path]:
-        """The name of the pinned key, and the known-hosts file where it has been stored under this name."""
+    def pin(self) -> Path:
+        """A known-hosts file that has only the pinned key; a temporary one if the user's data can't be written."""
         from trainctl_ssh.keys import data_directory
 
         key = " ".join(self.login.host_key.split()[:2])  # one line, whatever the state says
-        name = f"trainctl-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        path = data_directory("ssh") / "known_hosts"
-        if not path.exists() or f"{name} {key}\n" not in path.read_text():
-            append_known_host(f"{name} {key}", path)
-        return name, path
+        content = f"{PIN} {key}\n".encode()
+        name = f"pin-{hashlib.sha256(content).hexdigest()[:16]}"
+        try:
+            return _stored(data_directory("ssh") / name, content)
+        except OSError:
+            return _stored(private_directory() / name, content)
 
     def confirm_key(self, shown: str) -> None:
         """Raise NodeUnreachable unless the user trusts an unknown key of this fingerprint."""
@@ -326,8 +338,28 @@ class SshTransport:
 
 
 def quoted(value: object) -> str:
-    """Return a value of ssh_config(5) that may contain spaces."""
-    return f'"{value}"'
+    """Return a value of ssh_config(5) that may contain spaces and quotes."""
+    text = str(value).replace("\\", r"\\").replace('"', r"\"")
+    return f'"{text}"'
+
+
+def _stored(path: Path, content: bytes) -> Path:
+    if not path.exists():
+        make_directory(path.parent)
+        write_atomic(path, content, durable=False)
+    return path
+
+
+def private_directory() -> Path:
+    """Return a private directory with a short path, if possible always the same: socket paths have at most 107 bytes."""
+    path = Path(f"/tmp/trainctl-{os.getuid()}")  # noqa: S108 - checked before use
+    with contextlib.suppress(OSError):
+        path.mkdir(0o700, exist_ok=True)
+        status = path.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        if is_own and not status.st_mode & 0o077:
+            return path
+    return Path(tempfile.mkdtemp(prefix="trainctl-", dir="/tmp"))
 
 
 def fingerprint(blob: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -54,7 +55,7 @@ _JUMP = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)"
 _FILE = r"^[^-\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)"
 DIRECTORY = r"^(/|~/)[^\x00-\x1f\x7f]*$(?!\n)"
 _PORTS = r"^[0-9]{1,5}-[0-9]{1,5}$(?!\n)"
-_KEY = r"^[a-z][A-Za-z0-9@.-]* +AAAA[A-Za-z0-9+/]{64,}=*( +[^\x00-\x1f\x7f]*)?$(?!\n)"
+_KEY = r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( +[^\x00-\x1f\x7f]*)?$(?!\n)"
 
 
 _SHARED: JsonObject = {
@@ -108,7 +109,7 @@ def schema() -> JsonObject:
 
 
 def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
-    """Yield duplicate hosts and invalid port ranges."""
+    """Yield duplicate hosts, invalid keys and invalid port ranges."""
     hosts = [*cluster_hosts(cluster)]
     ports = str(cluster.settings.get("ports") or "")
     yield from _range_problems(ports, "ports")
@@ -117,6 +118,12 @@ def find_problems(cluster: ClusterSettings) -> Iterator[SettingsProblem]:
         login = node_login(host)
         if host.ports != ports:
             yield from _range_problems(host.ports, "hosts", number, "ports")
+        if login.host_key and not _is_key(login.host_key):
+            yield SettingsProblem(
+                ("hosts", number, "host_key"),
+                "host_key is not a public key",
+                "Use TYPE and base64, as printed by ssh-keyscan: ssh-ed25519 AAAA…",
+            )
         for identity, problem, fix in (
             (host.name, f"duplicate host name {host.name!r}", "Set a different name for each."),
             (
@@ -140,6 +147,16 @@ def _range_problems(ports: str, *path: str | int) -> Iterator[SettingsProblem]:
             "ports is not a range of unprivileged ports",
             "Use FIRST-LAST between 1024 and 65535, for example 29000-29100.",
         )
+
+
+def _is_key(text: str) -> bool:
+    """Check the base64 by RFC 4253, 6.6: it begins with the type and its length."""
+    kind, _, encoded = text.partition(" ")
+    try:
+        blob = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return False
+    return blob[:4] == len(kind).to_bytes(4, "big") and blob[4 : 4 + len(kind)] == kind.encode()
 
 
 def cluster_hosts(cluster: ClusterSettings) -> Iterator[tuple[Node, str]]:

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import os
 import re
-import stat
 import subprocess
 import tempfile
 import threading
@@ -30,6 +29,7 @@ from trainctl_ssh.connection import (
     fingerprint,
     known_hosts_files,
     login_error,
+    private_directory,
     quoted,
 )
 
@@ -136,11 +136,14 @@ class OpenSshConnection(SshConnection):
 
     def lost(self, call: shell.ShellCall) -> NodeUnreachable:
         """Return the error for a session that was refused, or for a lost connection."""
-        if call.out.began is None and self.is_alive():
-            return login_error(self.host.node_label, call.err.before)
-        with contextlib.suppress(ValueError):  # closed meanwhile
-            return self.host.lost_error(self._messages() or call.messages)
-        return self.host.lost_error(call.messages)
+        messages = call.messages
+        if self.is_alive():
+            if call.out.began is None:
+                return login_error(self.host.node_label, call.err.before)
+        else:
+            with contextlib.suppress(ValueError):  # closed meanwhile
+                messages = self._messages() or messages
+        return self.host.lost_error(messages)
 
     def close(self) -> None:
         process = self._process
@@ -149,10 +152,9 @@ class OpenSshConnection(SshConnection):
         with contextlib.suppress(OSError):
             cast("IO[bytes]", process.stdin).close()
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            kill(process)
+        kill(process)  # also its jump host or proxy
         cast("IO[bytes]", process.stdout).close()
         self._stderr.close()
 
@@ -191,19 +193,23 @@ class OpenSshConnection(SshConnection):
 
     def _refusal(self, stderr: bytes) -> NodeUnreachable:
         host, text = self.host, stderr.decode(errors="replace")
-        if _UNKNOWN_KEY not in text:
-            return login_error(host.node_label, stderr)
-        if host.login.jump and "kex_exchange_identification" in text:
+        is_unknown = _UNKNOWN_KEY in text
+        if is_unknown and "kex_exchange_identification" in text:
             return NodeUnreachable(
                 f"{host.node_label}: host key verification of the jump host {host.login.jump} failed",
                 "Connect to it once with ssh, and confirm its key.",
                 code="ssh-unknown-key",
             )
-        if _CHANGED_KEY in text or host.login.host_key:
+        if _CHANGED_KEY in text or (is_unknown and host.login.host_key):
             shown = re.search(r"SHA256:[A-Za-z0-9+/]{43}", text)
             # ssh prints the file and line of the old key, and on some systems a command
-            old = re.search(r"Offending .*(\n +.*)*|$", printable_tail(stderr))
-            return host.key_changed_error(shown[0] if shown else "", old[0] if old else "")
+            old = re.search(r"Offending .*(\n +.*)*", printable_tail(stderr))
+            removal = old[0] if old else f"ssh-keygen -R {host.login.address}"
+            if "ssh-keygen" not in removal:
+                removal += "\nRemove that line."
+            return host.key_changed_error(shown[0] if shown else "", removal)
+        if not is_unknown:
+            return login_error(host.node_label, stderr)
         return NodeUnreachable(
             f"unknown host key of {host.node_label}", printable_tail(stderr), code="ssh-unknown-key"
         )
@@ -256,18 +262,6 @@ class OpenSshConnection(SshConnection):
         merged = {**_OPTIONS, **own, **self.host.options, **options}
         settings = (f"-o{name}={value}" for name, value in merged.items())
         return ["ssh", *settings, *words, "--", login.address]
-
-
-def private_directory() -> Path:
-    """Return a private directory with a short path, if possible always the same: socket paths have at most 107 bytes."""
-    path = Path(f"/tmp/trainctl-{os.getuid()}")  # noqa: S108 - checked before use
-    with contextlib.suppress(OSError):
-        path.mkdir(0o700, exist_ok=True)
-        status = path.lstat()
-        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-        if is_own and not status.st_mode & 0o077:
-            return path
-    return Path(tempfile.mkdtemp(prefix="trainctl-", dir="/tmp"))
 
 
 _: type[InteractiveTransport] = OpenSshTransport

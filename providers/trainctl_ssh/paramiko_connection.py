@@ -17,6 +17,7 @@ from trainctl.errors import NodeUnreachable
 from trainctl.remote.processes import InputSender, ProgramStreams
 from trainctl_ssh import shell
 from trainctl_ssh.connection import (
+    PIN,
     SshConnection,
     SshHost,
     SshTransport,
@@ -29,7 +30,7 @@ from trainctl_ssh.ssh_config import read_ssh_config
 
 _End = paramiko.Channel | socket.socket
 _READ_BYTES = 2**16
-_ERRORS = (paramiko.SSHException, OSError, EOFError)
+_ERRORS = (paramiko.SSHException, paramiko.hostkeys.InvalidHostKey, OSError, EOFError)
 _ALIVE_SECONDS = 5  # as ServerAliveInterval of the ssh program
 _CUT_MILLISECONDS = 15_000  # as its ServerAliveCountMax times the interval
 _USER_TIMEOUT = 18
@@ -146,8 +147,7 @@ class ParamikoConnection(SshConnection, paramiko.MissingHostKeyPolicy):
         name, port = config["hostname"], int(config.get("port", 22))
         lookup, known = (name, port), [*_known_hosts(config), Path("/etc/ssh/ssh_known_hosts")]
         if login.host_key:
-            alias, path = self.host.pinned_key
-            lookup, known = (alias, 22), [path]
+            lookup, known = (PIN, 22), [self.host.pin]
         files = [login.identity_file]
         if not login.identity_file:  # ssh ignores missing ones, too
             files = [

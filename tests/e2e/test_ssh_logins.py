@@ -94,10 +94,13 @@ def test_each_refusal_has_its_own_code(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("pinned", ["own", "other"])
-def test_people_log_in_by_the_options_of_a_transport(lab: Lab, pinned: str) -> None:
-    """To a host with this pinned key only, and with an identity file whose name has a space."""
+def test_people_log_in_by_the_options_of_a_transport(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, pinned: str
+) -> None:
+    """To a host with this pinned key only, and by files with any name."""
     host = lab.host(known=False)
-    identity = lab.user.key.rename(lab.place / "my key")
+    monkeypatch.setenv("XDG_DATA_HOME", str(lab.place / 'my "data" 100%'))
+    identity = lab.user.key.rename(lab.place / 'my "own" key')
     key = host.host_key if pinned == "own" else make_key(lab.place / "other")
     transport = lab.link(host, host_key=key, identity_file=str(identity)).transport()
     assert isinstance(transport, InteractiveTransport)
@@ -107,6 +110,44 @@ def test_people_log_in_by_the_options_of_a_transport(lab: Lab, pinned: str) -> N
     done = subprocess.run(command, capture_output=True, text=True)
 
     assert (done.stdout, done.returncode) == (("here\n", 0) if pinned == "own" else ("", 255))
+
+
+def test_a_login_that_fails_leaves_no_proxy(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a jump host: they are children of ssh."""
+    monkeypatch.setattr("trainctl_ssh.connection._GREETING_SECONDS", 1)
+    proxy = lab.place / "proxy"
+    lab.user.configure("Host far", f"  ProxyCommand sh -c 'echo $$ >{proxy}; sleep 600; true'")
+
+    error = refusal(lambda: lab.says(lab.link(address="far", connect_timeout=1)))
+
+    assert error.code == "ssh-timeout"
+    wait_for(lambda: not Path(f"/proc/{proxy.read_text().strip()}").exists(), 10)
+
+
+def test_a_changed_key_is_named_although_the_user_accepts_any(lab: Lab) -> None:
+    """The login failed, perhaps as the host is another one."""
+    host = lab.host(known=False)
+    lab.user.known_hosts.write_text(f"[{host.address}]:{host.port} {make_key(lab.place / 'old')}\n")
+    make_key(lab.place / "other")
+    accepts = ("Host *", "  StrictHostKeyChecking no", "  IdentitiesOnly yes")
+    lab.user.configure(*accepts, identity=False)
+
+    error = refusal(lambda: lab.says(lab.link(host, identity_file=str(lab.place / "other"))))
+
+    assert error.code == "ssh-key-changed"
+
+
+def test_a_connection_that_is_closed_during_the_first_prompt_is_not_left_open(lab: Lab) -> None:
+    host = lab.host(known=False)
+    link = lab.link(host)
+
+    def answer(question: str) -> bool:
+        link.close()
+        return True
+
+    link._confirm = answer
+    assert "closed" in refusal(lambda: lab.says(link)).detail
+    wait_for(lambda: not host.connections(), 10)
 
 
 def open_connection(lab: Lab, host: Sshd) -> subprocess.Popen[bytes]:
