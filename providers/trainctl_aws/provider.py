@@ -220,7 +220,7 @@ def node_of(settings: AwsSettings, instance: Instance) -> Node:
 
 
 def _price(tags: Mapping[str, str]) -> float | None:
-    with suppress(ValueError):  # somebody has edited it
+    with suppress(ValueError):  # a user has edited it
         return float(tags["price"]) if "price" in tags else None
     return None
 
