@@ -73,7 +73,8 @@ class TerraformModule:
         relative = os.path.relpath(place.resolve(), self.directory)
         root = root_module(settings, relative if settings.is_local else settings.module)
         backend = f"terraform {{\n{self.backend}\n}}\n"
-        self.files = {"main.tf.json": json.dumps(root).encode(), "backend.tf": backend.encode()}
+        lines = json.dumps(root, indent=2).encode()  # errors of the program show a line
+        self.files = {"main.tf.json": lines, "backend.tf": backend.encode()}
         self.environment = {"TF_DATA_DIR": str(self.directory / ".terraform")}
         for name, each in settings.secrets.items():
             self.environment[f"TF_VAR_{name}"] = project.secret(each["secret"])

@@ -16,7 +16,7 @@ from trainctl.errors import NodeError, UserInterrupt
 from trainctl.remote.responses import printable_tail
 
 _POLL_SECONDS = 0.1
-_LONGEST_ERROR = 1600
+_LONGEST_ERROR, _ERROR_LINES = 1600, 12
 _IGNORED = (
     "TF_VAR_", "TF_CLI_ARGS", "TF_LOG", "TF_WORKSPACE", "TF_DATA_DIR", "TF_ENCRYPTION"
 )  # fmt: skip
@@ -96,5 +96,7 @@ def run_program(
         if process.returncode:
             text = errors.read() or output.read()
             text = text[max(0, text.find(b"Error: ")) :][:_LONGEST_ERROR]
-            raise NodeError(f"{name} failed", printable_tail(text), code="terraform-failed")
+            lines = [line for line in text.splitlines() if line.strip()][:_ERROR_LINES]
+            detail = printable_tail(b"\n".join(lines))
+            raise NodeError(f"{name} failed", detail, code="terraform-failed")
         return output.read()

@@ -298,6 +298,17 @@ def stored(bucket: BucketServer) -> set[str]:
     return {element_text(each, "Key") for each in elements(body, "Contents")}
 
 
+def test_an_input_that_a_module_does_not_have_is_named_with_its_line(
+    machines: ProjectHarness,
+) -> None:
+    """The program's own words, from their beginning."""
+    write(machines, "variables: {direktory: /tmp}")
+    error = machines.run("plan", code=1).stderr
+    assert "|   ^\n  Error: " in error
+    assert '"direktory": "${var.direktory}"' in error
+    assert max(map(len, error.splitlines())) < 120
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
